@@ -1,0 +1,73 @@
+"""streamloader trains straight from object storage, and the GPU never waits.
+
+Names are imported when they are first used, so ``import streamloader`` stays cheap.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from streamloader.batch import Batch
+    from streamloader.convert import DatasetWriter
+    from streamloader.dataset import Dataset, open_dataset
+    from streamloader.decode import CenterCrop, Compose, RandomResizedCrop, Resize
+    from streamloader.errors import (
+        ConfigError,
+        SampleError,
+        ShardError,
+        StateMismatch,
+        StreamLoaderError,
+    )
+    from streamloader.loader import StreamLoader
+
+__version__ = "0.1.0"
+
+_HOMES = {
+    "Batch": "batch",
+    "CenterCrop": "decode",
+    "Compose": "decode",
+    "ConfigError": "errors",
+    "Dataset": "dataset",
+    "DatasetWriter": "convert",
+    "RandomResizedCrop": "decode",
+    "Resize": "decode",
+    "SampleError": "errors",
+    "ShardError": "errors",
+    "StateMismatch": "errors",
+    "StreamLoader": "loader",
+    "StreamLoaderError": "errors",
+    "open_dataset": "dataset",
+}
+
+__all__ = [
+    "Batch",
+    "CenterCrop",
+    "Compose",
+    "ConfigError",
+    "Dataset",
+    "DatasetWriter",
+    "RandomResizedCrop",
+    "Resize",
+    "SampleError",
+    "ShardError",
+    "StateMismatch",
+    "StreamLoader",
+    "StreamLoaderError",
+    "__version__",
+    "open_dataset",
+]
+
+
+def __getattr__(name: str) -> Any:
+    home = _HOMES.get(name)
+    if home is None:
+        raise AttributeError(f"module 'streamloader' has no attribute {name!r}")
+    value = getattr(import_module(f"streamloader.{home}"), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)
