@@ -1,0 +1,79 @@
+"""DTS1, the shard format: layout, writer, reader, manifest, block arithmetic.
+
+Bytes in, bytes out: nothing here knows where bytes live, in which order samples are used, or
+what a tensor is. The byte-level description is ``docs/format.md``.
+"""
+
+from __future__ import annotations
+
+from streamloader.dts.blocks import BlockTable, ShardSpan
+from streamloader.dts.fields import ELEMENT_DTYPES, Column, Field
+from streamloader.dts.index import ShardIndex
+from streamloader.dts.layout import HEAD_BYTES, TRAILER_BYTES
+from streamloader.dts.limits import DEFAULT_LIMITS, Limits
+from streamloader.dts.manifest import Manifest, SidecarEntry, SplitEntry
+from streamloader.dts.naming import (
+    POINTER_NAME,
+    Pointer,
+    decode_key,
+    encode_key,
+    manifest_name,
+    shard_uuid,
+    sidecar_name,
+)
+from streamloader.dts.opening import TAIL_GUESS_BYTES, open_shard
+from streamloader.dts.pictures import (
+    FORMAT_CODES,
+    SAMPLING_CODES,
+    PictureHeader,
+    PictureHeaderError,
+    read_picture_header,
+)
+from streamloader.dts.schema import Schema
+from streamloader.dts.shard_table import ShardEntry, ShardTable
+from streamloader.dts.sidecar import Sidecar, build_sidecar
+from streamloader.dts.strict_json import canonical_json
+from streamloader.dts.values import bf16_to_float32, float32_to_bf16
+from streamloader.dts.verify import RecordFault
+from streamloader.dts.writer import ShardSummary, ShardWriter
+
+__all__ = [
+    "DEFAULT_LIMITS",
+    "ELEMENT_DTYPES",
+    "FORMAT_CODES",
+    "HEAD_BYTES",
+    "POINTER_NAME",
+    "SAMPLING_CODES",
+    "TAIL_GUESS_BYTES",
+    "TRAILER_BYTES",
+    "BlockTable",
+    "Column",
+    "Field",
+    "Limits",
+    "Manifest",
+    "PictureHeader",
+    "PictureHeaderError",
+    "Pointer",
+    "RecordFault",
+    "Schema",
+    "ShardEntry",
+    "ShardIndex",
+    "ShardSpan",
+    "ShardSummary",
+    "ShardTable",
+    "ShardWriter",
+    "Sidecar",
+    "SidecarEntry",
+    "SplitEntry",
+    "bf16_to_float32",
+    "build_sidecar",
+    "canonical_json",
+    "decode_key",
+    "encode_key",
+    "float32_to_bf16",
+    "manifest_name",
+    "open_shard",
+    "read_picture_header",
+    "shard_uuid",
+    "sidecar_name",
+]
