@@ -1,0 +1,219 @@
+"""The batches of one rank: which positions of the global order are its rows."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Literal, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from streamloader.errors import ConfigError
+from streamloader.order.bijection import I64Array
+from streamloader.order.epoch import EpochOrder
+from streamloader.order.located import Located, single_sample_id
+from streamloader.order.spec import checked_int
+
+LastBatch: TypeAlias = Literal["pad", "drop", "partial"]
+LAST_BATCH_RULES = ("pad", "drop", "partial")
+_MAX_BATCH = 1 << 31
+_STRETCH_ROWS = 4096
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class BatchPlan:
+    """One batch of one rank. Arrays are ``[b]``, one entry a row, rows by ascending position.
+
+    b is the batch size, but for a last batch under ``"partial"``.
+    """
+
+    number: int
+    """Counts this rank's batches from where the plan starts."""
+
+    positions: I64Array
+    """int64 positions in the global order; ``num_samples`` or more where ``valid`` is False."""
+
+    samples: I64Array
+    """int64 numbers of the samples; the sample of position 0 where ``valid`` is False."""
+
+    valid: npt.NDArray[np.bool_]
+    """False for rows that only fill the batch."""
+
+    piece: I64Array
+    """int64 identity, within the epoch, of the piece to read the row from."""
+
+    piece_first: I64Array
+    """int64 number of that piece's first sample."""
+
+    piece_count: I64Array
+    """int64 count of its samples."""
+
+    piece_last_batch: I64Array
+    """int64 number of the last batch of this rank that may need the piece; drop it after that."""
+
+    next_position: int
+    """Global position consumed once this batch is: the cursor to save, and to start from."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Stretch:
+    """Some consecutive batches, planned in one go; arrays are ``[batches * batch_size]``."""
+
+    first: int
+    batches: int
+    positions: I64Array
+    valid: npt.NDArray[np.bool_]
+    located: Located
+
+
+class RankPlan:
+    """The batches of one rank in one epoch.
+
+    A global batch is ``batch_size * world_size`` consecutive positions. With g = gcd(world_size,
+    lanes), those of equal residue modulo g are put in a row, lane by lane, and cut into runs of
+    ``batch_size``; rank r has run r // g of residue r % g. So a rank stays with its lanes, and
+    reads close to its share of the bytes, also where ranks do not divide lanes. Where they do, it
+    has every position p with ``p % world_size == rank``.
+
+    Args:
+        order: the epoch's order.
+        batch_size: rows of one rank's batch.
+        rank: this rank (with several devices in a process, each counts as one).
+        world_size: number of ranks.
+        last_batch: ``"pad"``: every batch has ``batch_size`` rows, those beyond the end invalid.
+            ``"drop"``: no short global batch. ``"partial"``: the rows that exist, or one invalid
+            row where there is none. Every rank has the same number of batches under each rule.
+        start: global position already consumed, 0 to num_samples.
+
+    Raises:
+        ConfigError: an argument is out of range.
+    """
+
+    __slots__ = (
+        "_filler",
+        "_global_batch",
+        "_group",
+        "_lanes",
+        "_stretch",
+        "batch_size",
+        "last_batch",
+        "num_batches",
+        "order",
+        "rank",
+        "start",
+        "world_size",
+    )
+
+    def __init__(
+        self,
+        order: EpochOrder,
+        *,
+        batch_size: int,
+        rank: int,
+        world_size: int,
+        last_batch: LastBatch = "pad",
+        start: int = 0,
+    ) -> None:
+        spec = order.spec
+        self.order = order
+        self.batch_size = checked_int("batch_size", batch_size, 1, _MAX_BATCH)
+        self.world_size = checked_int("world_size", world_size, 1, _MAX_BATCH)
+        self.rank = checked_int("rank", rank, 0, self.world_size - 1)
+        self.start = checked_int("start", start, 0, spec.num_samples)
+        if last_batch not in LAST_BATCH_RULES:
+            raise ConfigError(f"last_batch must be one of {LAST_BATCH_RULES}, got {last_batch!r}")
+        self.last_batch = last_batch
+        self._global_batch = self.batch_size * self.world_size
+        left = spec.num_samples - self.start
+        whole, rest = divmod(left, self._global_batch)
+        self.num_batches = whole + (rest > 0 and last_batch != "drop")
+        self._group = math.gcd(self.world_size, spec.lanes)
+        self._lanes = self._dealt_lanes()
+        self._filler = int(order.locate([0]).sample[0])
+        self._stretch: _Stretch | None = None
+
+    def batch(self, number: int) -> BatchPlan:
+        """The rank's batch of that number, counted from ``start``.
+
+        Batches are cheapest in ascending order: a few are planned ahead at a time, because numpy's
+        calls cost more than its arithmetic on one batch.
+
+        Raises:
+            ConfigError: there is no such batch.
+        """
+        number = checked_int("batch number", number, 0, self.num_batches - 1)
+        stretch = self._stretch
+        if stretch is None or not 0 <= number - stretch.first < stretch.batches:
+            self._stretch = stretch = self._plan_stretch(number)
+        low = (number - stretch.first) * self.batch_size
+        rows = slice(low, low + self.batch_size)
+        if self.last_batch == "partial":
+            real = int(np.count_nonzero(stretch.valid[rows]))
+            rows = slice(low, low + max(1, real))
+        valid = stretch.valid[rows]
+        located = stretch.located
+        last_use = (located.window_end[rows] - 1 - self.start) // self._global_batch
+        last_use = np.minimum(last_use, self.num_batches - 1)
+        single = single_sample_id(np.int64(self._filler))
+        consumed = self.start + (number + 1) * self._global_batch
+        return BatchPlan(
+            number=number,
+            positions=stretch.positions[rows],
+            samples=located.sample[rows],
+            valid=valid,
+            piece=np.where(valid, located.piece[rows], single),
+            piece_first=np.where(valid, located.piece_first[rows], self._filler),
+            piece_count=np.where(valid, located.piece_count[rows], 1),
+            piece_last_batch=np.where(valid, last_use, number),
+            next_position=min(consumed, self.order.spec.num_samples),
+        )
+
+    def _plan_stretch(self, first: int) -> _Stretch:
+        most = _STRETCH_ROWS // max(self.batch_size, self._lanes.size)
+        batches = max(1, min(most, self.num_batches - first))
+        positions = self._positions(first, batches)
+        valid = positions < self.order.spec.num_samples
+        located = self.order.locate(np.where(valid, positions, 0))
+        return _Stretch(first, batches, positions, valid, located)
+
+    def _dealt_lanes(self) -> I64Array:
+        """Lanes of this rank's residue, dealt in turn to the ranks that share it, rank by rank.
+
+        A global batch smaller than a round of the lanes covers neighbours; dealt lanes give each
+        rank its part of any neighbours, where plain order would give all of them to one rank.
+        """
+        residue = self.rank % self._group
+        lanes = np.arange(residue, self.order.spec.lanes, self._group, dtype=np.int64)
+        sharing = self.world_size // self._group
+        dealt: I64Array = lanes[np.argsort(np.arange(lanes.size) % sharing, kind="stable")]
+        return dealt
+
+    def _positions(self, first: int, batches: int) -> I64Array:
+        """Positions of this rank's rows in consecutive batches, ascending in each.
+
+        A global batch takes a run of offsets from each lane, so the counts per lane give the rank's
+        rows: nothing grows with the number of ranks. One running count serves all the batches,
+        since each takes equally many positions of the residue.
+        """
+        stride = self.order.spec.lanes
+        begin = self.start + (first + np.arange(batches, dtype=np.int64)) * self._global_batch
+        begin = begin[:, None]
+        lane_first = begin + (self._lanes - begin) % stride
+        lane_count = (begin + self._global_batch - lane_first + stride - 1) // stride
+        before = np.cumsum(lane_count)
+
+        low = self.rank // self._group * self.batch_size
+        row = low + np.arange(self.batch_size, dtype=np.int64)
+        row = row + self._global_batch // self._group * np.arange(batches)[:, None]
+        lane = np.searchsorted(before, row, side="right")
+        count = lane_count.reshape(-1)[lane]
+        offset = row - (before[lane] - count)
+        if self.order.spec.shuffle == "window":
+            # A lane that two ranks share runs backwards in every other global batch, so that one of
+            # them goes on where it stopped, and no window is cut at the border of two batches.
+            backwards = begin // self._global_batch % 2 == 1
+            offset = np.where(backwards, count - 1 - offset, offset)
+        positions: I64Array = lane_first.reshape(-1)[lane] + offset * stride
+        positions.sort(axis=1)
+        return positions.reshape(-1)
