@@ -1,0 +1,82 @@
+"""A worker's share of a batch: what one decode call is given."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Protocol, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from streamloader.errors import ConfigError
+
+
+class AbortFlag(Protocol):
+    """What a decoder looks at between pictures; ``threading.Event`` is one."""
+
+    def is_set(self) -> bool: ...
+
+
+Abort: TypeAlias = AbortFlag | Callable[[], bool] | None
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Share:
+    """n compressed pictures and the rows of a batch that they belong to.
+
+    The buffers are the caller's, and must stay until the call that decodes the share returned.
+
+    Args:
+        data: bytes that hold all n compressed pictures, C-contiguous.
+        offsets: int64 [n], where each picture starts in ``data``.
+        lengths: int64 [n], in bytes.
+        samples: int64 [n], the pictures' numbers in the data set.
+        rows: int64 [n], rows of the batch, each at most once.
+        out: [B, H, W, 3], the whole batch; only ``rows`` are written.
+        seed: of the data order, keys the random crops.
+        epoch: from 0, keys the random crops.
+        abort: looked at between pictures; once true the call returns, the rest left as it was.
+    """
+
+    data: memoryview | npt.NDArray[np.uint8]
+    offsets: npt.NDArray[np.int64]
+    lengths: npt.NDArray[np.int64]
+    samples: npt.NDArray[np.int64]
+    rows: npt.NDArray[np.int64]
+    out: npt.NDArray[Any]
+    seed: int
+    epoch: int
+    abort: Abort = None
+
+    def __post_init__(self) -> None:
+        count = len(self.offsets)
+        for name in ("lengths", "samples", "rows"):
+            if len(getattr(self, name)) != count:
+                raise ConfigError(
+                    f"a share has as many {name} as offsets ({count}), "
+                    f"got {len(getattr(self, name))}"
+                )
+        if not count:
+            return
+        ends = self.offsets + self.lengths
+        if self.offsets.min() < 0 or self.lengths.min() < 0 or ends.max() > self.num_bytes:
+            raise ConfigError(
+                f"the pictures of a share must lie in its {self.num_bytes} bytes of data, "
+                f"got offsets from {self.offsets.min()} and ends up to {ends.max()}"
+            )
+        if self.rows.min() < 0 or self.rows.max() >= len(self.out):
+            raise ConfigError(
+                f"the rows of a share must lie in its batch of {len(self.out)}, "
+                f"got {self.rows.min()} to {self.rows.max()}"
+            )
+
+    @property
+    def num_bytes(self) -> int:
+        return self.data.nbytes
+
+    @property
+    def aborted(self) -> bool:
+        if self.abort is None:
+            return False
+        return self.abort() if callable(self.abort) else self.abort.is_set()
