@@ -1,0 +1,140 @@
+"""The host memory of a slot: mapped, touched on the right NUMA node, then registered for DMA.
+
+In this order because pages land on the node of the thread that touches them first and stay there
+once they are registered.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+import weakref
+from collections.abc import Collection
+from concurrent.futures import ThreadPoolExecutor
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from streamloader.errors import ConfigError
+
+
+class PinningError(Exception):
+    """The driver refused to register memory; the memory is usable, its copies are slower."""
+
+
+class HostPinner(Protocol):
+    """Registers host memory with a device driver, so that copies from it are DMA."""
+
+    def register(self, address: int, nbytes: int) -> None:
+        """Registers ``nbytes`` bytes from ``address``.
+
+        Raises:
+            PinningError: refused; no error state is left behind in the driver.
+        """
+        ...
+
+    def unregister(self, address: int) -> None:
+        """Undoes :meth:`register`; needed before the memory is unmapped."""
+        ...
+
+
+class HostMemory:
+    """One anonymous mapping, page aligned, touched, zeroed and, if asked for, pinned.
+
+    Args:
+        nbytes: size.
+        pin: registers the memory for DMA; None leaves it pageable. A refusal is no error: the
+            memory stays pageable and ``pin_refusal`` says why.
+        touch_cpus: CPUs of the NUMA node on which the pages shall lie; None touches from the
+            calling thread.
+
+    Raises:
+        ConfigError: a size below 1, or CPUs this process may not run on.
+        OSError: the system has no such amount of memory.
+
+    The memory lives until :meth:`close`, or until this object is gone, and in both cases as long as
+    an array looks into it.
+    """
+
+    def __init__(
+        self,
+        nbytes: int,
+        *,
+        pin: HostPinner | None = None,
+        touch_cpus: Collection[int] | None = None,
+    ) -> None:
+        if nbytes < 1:
+            raise ConfigError(f"host memory needs at least 1 byte, got {nbytes}")
+        self.nbytes = nbytes
+        self.pin_refusal: str | None = None
+        mapping = mmap.mmap(-1, nbytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+        self._array: NDArray[np.uint8] | None = np.frombuffer(mapping, np.uint8)
+        self.address: int = self._array.ctypes.data
+        _touch_on_node(self._array, touch_cpus)
+        self._unpin: weakref.finalize[..., HostMemory] | None = None
+        if pin is not None:
+            self._pin(pin, self._array)
+
+    def _pin(self, pinner: HostPinner, array: NDArray[np.uint8]) -> None:
+        try:
+            pinner.register(self.address, self.nbytes)
+        except PinningError as error:
+            self.pin_refusal = str(error)
+            return
+        # The finaliser holds the array, hence the mapping: it is unmapped only after unregistering.
+        self._unpin = weakref.finalize(self, _unregister, pinner, self.address, array, os.getpid())
+        # A copy may still be in flight at exit, and the end of the process returns everything.
+        self._unpin.atexit = False
+
+    @property
+    def pinned(self) -> bool:
+        """Whether the memory is registered for DMA."""
+        return self._unpin is not None and self._unpin.alive
+
+    @property
+    def array(self) -> NDArray[np.uint8]:
+        """All bytes, as uint8 ``[nbytes]``.
+
+        Raises:
+            RuntimeError: after :meth:`close`.
+        """
+        if self._array is None:
+            raise RuntimeError("this host memory is closed")
+        return self._array
+
+    def close(self) -> None:
+        """Unregisters, and unmaps as soon as no array looks into the memory. May be called twice.
+
+        Raises:
+            RuntimeError: the driver refused to unregister.
+        """
+        self._array = None
+        if self._unpin is not None:
+            self._unpin()
+
+
+def _touch(array: NDArray[np.uint8]) -> None:
+    array[:: mmap.PAGESIZE] = 0
+
+
+def _touch_on_node(array: NDArray[np.uint8], cpus: Collection[int] | None) -> None:
+    if cpus is None:
+        _touch(array)
+        return
+    with ThreadPoolExecutor(1, thread_name_prefix="streamloader-transfer-touch") as executor:
+        try:
+            executor.submit(os.sched_setaffinity, 0, cpus).result()
+        except OSError as error:
+            raise ConfigError(
+                f"cannot touch slot memory from CPUs {sorted(cpus)}: {error}; give CPUs that this "
+                "process may run on, or none"
+            ) from error
+        executor.submit(_touch, array).result()
+
+
+def _unregister(pinner: HostPinner, address: int, array: NDArray[np.uint8], owner_pid: int) -> None:
+    # A forked child inherits this object, but neither the driver's context nor the registration.
+    if os.getpid() == owner_pid:
+        pinner.unregister(address)
+    del array
