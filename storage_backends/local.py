@@ -1,0 +1,176 @@
+"""Objects in a folder of this machine.
+
+Every system call runs in a few threads of the store's own, and a call that is cancelled ends only
+when its thread has let go of the caller's memory.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import threading
+from collections.abc import AsyncIterator, Callable
+from typing import TypeVar
+
+import aiofiles
+
+from storage_backends._cancellation import to_the_end
+from storage_backends.errors import AccessDenied, Misconfigured, NotFound
+from storage_backends.local_errors import printable
+from storage_backends.local_files import FileReader, file_etag, open_regular, require_regular
+from storage_backends.local_listing import Folder, root_folder, scan
+from storage_backends.local_new_file import NewFile
+from storage_backends.local_threads import LocalThreads, translated
+from storage_backends.local_writer import LocalWriter
+from storage_backends.store import (
+    READ_MAX_BYTES,
+    Buffer,
+    Counters,
+    ObjectInfo,
+    ObjectWriter,
+    Store,
+    check_offset,
+    readable_bytes,
+    too_large,
+    writable_bytes,
+)
+from storage_backends.urls import LocalLocation
+
+_MAKE = os.W_OK | os.X_OK
+
+Result = TypeVar("Result")
+
+
+class LocalStore(Store):
+    """A folder; keys are paths below it, with ``/`` between the parts."""
+
+    def __init__(self, location: LocalLocation, counters: Counters | None) -> None:
+        super().__init__(location.url, counters)
+        self._root = location.path
+        self._reader = FileReader()
+        self._threads = LocalThreads(self._counters)
+
+    async def _close(self) -> None:
+        self._threads.close()
+        self._reader.close()
+
+    async def info(self, key: str) -> ObjectInfo:
+        path = self._path(key)
+        status = await self._threads.run(path, _regular_status, path)
+        return ObjectInfo(key, status.st_size, file_etag(status))
+
+    async def read_into(
+        self, key: str, offset: int, buffer: Buffer, etag: str | None = None
+    ) -> None:
+        path = self._path(key)
+        target = writable_bytes(buffer, path)
+        check_offset(offset, path)
+        if not len(target):
+            return
+        now = asyncio.get_running_loop().time
+        start = now()
+        cancelled = threading.Event()
+        read = self._threads.start(self._reader.read_into, path, offset, target, etag, cancelled)
+        with translated(path):
+            await to_the_end(read, hurry=cancelled.set)
+        self._counters.add("storage.bytes_read", len(target))
+        self._counters.observe("storage.read_s", now() - start)
+
+    async def read(self, key: str, max_bytes: int = READ_MAX_BYTES) -> bytes:
+        path = self._path(key)
+        with translated(path):
+            data = await to_the_end(self._read_whole(path, max_bytes))
+        self._counters.add("storage.bytes_read", len(data))
+        return data
+
+    async def list(self, prefix: str = "") -> AsyncIterator[ObjectInfo]:
+        self._require_open()
+        waiting: list[Folder | ObjectInfo] = [
+            await self._threads.run(self._root, root_folder, self._root)
+        ]
+        while waiting:
+            item = waiting.pop()
+            if isinstance(item, ObjectInfo):
+                yield item
+            else:
+                waiting.extend(reversed(await self._threads.run(item.path, scan, item, prefix)))
+
+    def open_writer(self, key: str) -> ObjectWriter:
+        return LocalWriter(self._threads, self._path(key))
+
+    async def put(self, key: str, data: Buffer) -> None:
+        await self._create(key, data, NewFile.commit)
+
+    async def put_if_absent(self, key: str, data: Buffer) -> bool:
+        return await self._create(key, data, NewFile.commit_if_absent)
+
+    async def delete(self, key: str) -> None:
+        path = self._path(key)
+        try:
+            await self._threads.run(path, os.unlink, path)
+        except NotFound as error:
+            if error.code not in ("ENOENT", "ENOTDIR"):
+                raise
+
+    async def check(self) -> None:
+        self._require_open()
+        await self._threads.run(self._root, _check_folder, self._root)
+
+    def _path(self, key: str) -> str:
+        """Where the object is; Misconfigured for a key that would lead out of the folder.
+
+        ``a//b`` and ``./a`` are refused as well, since they would be second names of one object.
+        """
+        self._require_open()
+        parts = key.split("/")
+        if "\0" in key or any(part in ("", ".", "..") for part in parts):
+            raise Misconfigured(
+                f"key {printable(key)!r} cannot be a file below {printable(self._root)}; use a "
+                "relative path without '.', '..' or empty parts",
+                url=self._root,
+            )
+        return os.path.join(self._root, key)
+
+    async def _read_whole(self, path: str, max_bytes: int) -> bytes:
+        self._counters.add("storage.requests")
+        async with aiofiles.open(
+            path, "rb", opener=lambda name, _: open_regular(name), executor=self._threads.executor
+        ) as file:
+            size = os.fstat(file.fileno()).st_size
+            if size > max_bytes:
+                raise too_large(path, size, max_bytes)
+            return await file.read()
+
+    async def _create(self, key: str, data: Buffer, commit: Callable[[NewFile], Result]) -> Result:
+        path = self._path(key)
+        view = readable_bytes(data, path)
+        result = await self._threads.run(path, _write_file, NewFile(path), view, commit)
+        self._counters.add("storage.bytes_written", len(view))
+        return result
+
+
+def _regular_status(path: str) -> os.stat_result:
+    return require_regular(os.stat(path), path)
+
+
+def _write_file(file: NewFile, data: memoryview, commit: Callable[[NewFile], Result]) -> Result:
+    try:
+        file.create()
+        file.write(data)
+        return commit(file)
+    finally:
+        file.discard()
+
+
+def _check_folder(root: str) -> None:
+    existing = root
+    while not os.path.lexists(existing):
+        existing = os.path.dirname(existing)
+    needed, doing = (os.R_OK | os.X_OK, "read") if existing == root else (_MAKE, "make folders in")
+    shown = printable(existing)
+    if not os.path.isdir(existing):
+        raise NotFound(f"{shown} is not a folder; give another path", url=root, code="ENOTDIR")
+    if not os.access(existing, needed):
+        raise AccessDenied(
+            f"no permission to {doing} {shown}; change its owner or mode", url=root, code="EACCES"
+        )

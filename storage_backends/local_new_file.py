@@ -1,0 +1,116 @@
+"""Files that appear complete or not at all.
+
+Content goes to a file of an own name beside the target, is forced to disk, and takes the target's
+name in one step; then the folder is forced to disk too, since the name lives there.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import re
+import secrets
+
+_UNFINISHED = re.compile(r"\.unfinished-[0-9a-f]{16}")
+_NO_HARD_LINKS = (errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK)
+_FLAGS = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
+
+
+def is_unfinished(name: str) -> bool:
+    """``name`` is that of a file whose writing has not ended, or never will."""
+    return _UNFINISHED.fullmatch(name) is not None
+
+
+class NewFile:
+    """A file being written beside ``path``. Every method blocks and may raise OSError."""
+
+    def __init__(self, path: str) -> None:
+        self._path = path
+        self._folder = os.path.dirname(path)
+        self._temporary = os.path.join(self._folder, f".unfinished-{secrets.token_hex(8)}")
+        self._fd = -1
+
+    @property
+    def temporary(self) -> str:
+        """Path of the file while it is being written."""
+        return self._temporary
+
+    def create(self) -> None:
+        """Makes the folder and the temporary file."""
+        make_folders(self._folder)
+        self._fd = os.open(self._temporary, _FLAGS, 0o666)
+
+    def write(self, data: memoryview) -> None:
+        """Appends all of ``data``."""
+        while len(data):
+            data = data[os.write(self._fd, data) :]
+
+    def commit(self) -> None:
+        """Gives the file its name, in place of what has it now."""
+        self._seal()
+        os.replace(self._temporary, self._path)
+        sync_folder(self._folder)
+
+    def commit_if_absent(self) -> bool:
+        """Gives the file its name unless it is taken; False if it is."""
+        self._seal()
+        try:
+            os.link(self._temporary, self._path)
+        except FileExistsError:
+            return False
+        except OSError as error:
+            if error.errno not in _NO_HARD_LINKS:
+                raise
+            return self._commit_by_claim()
+        os.unlink(self._temporary)
+        sync_folder(self._folder)
+        return True
+
+    def _commit_by_claim(self) -> bool:
+        """For file systems without hard links: whoever makes the empty file may replace it."""
+        try:
+            os.close(os.open(self._path, _FLAGS, 0o666))
+        except FileExistsError:
+            return False
+        os.replace(self._temporary, self._path)
+        sync_folder(self._folder)
+        return True
+
+    def discard(self) -> None:
+        """Removes what was written, if it has not been committed."""
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1
+        try:
+            os.unlink(self._temporary)
+        except FileNotFoundError:
+            return
+
+    def _seal(self) -> None:
+        os.fsync(self._fd)
+        fd, self._fd = self._fd, -1
+        os.close(fd)
+
+
+def make_folders(path: str) -> None:
+    """Makes ``path`` and its missing parents, each known to the disk."""
+    if os.path.isdir(path):
+        return
+    parent = os.path.dirname(path)
+    make_folders(parent)
+    try:
+        os.mkdir(path)
+    except FileExistsError:
+        if os.path.isdir(path):
+            return
+        raise
+    sync_folder(parent)
+
+
+def sync_folder(path: str) -> None:
+    """Forces the names in a folder to disk."""
+    fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)

@@ -1,0 +1,212 @@
+"""The engine's client: made once per store, and again when its credentials have expired."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import os
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import AsyncExitStack
+from typing import Any
+
+from aiobotocore.config import AioConfig
+from aiobotocore.httpsession import AIOHTTPSession
+from aiobotocore.session import AioSession
+from botocore import UNSIGNED
+from botocore import exceptions as boto
+from botocore.loaders import Loader, create_loader
+
+from storage_backends.errors import AccessDenied, Misconfigured, StorageError
+from storage_backends.options import StorageOptions, check_endpoint
+from storage_backends.urls import S3Location
+
+_CONNECT_TIMEOUT_S = 3.0
+#: Longest silence within a body or before its head, after which the request is made again.
+_READ_TIMEOUT_S = 10.0
+_DEFAULT_REGION = "us-east-1"
+_ENGINE_DATA = ("_retry", "endpoints", "partitions", "sdk-default-configuration")
+
+
+class _OneAttemptSession(AIOHTTPSession):  # type: ignore[misc]  # the engine is not typed
+    """An HTTP client that sends every request once.
+
+    By default aiohttp repeats a GET or PUT whose connection ends before the answer. The repeats
+    would be hidden from the retry policy, and a conditional PUT would be refused by the object
+    that its own first attempt had made. aiohttp has no public switch for it.
+    """
+
+    async def _get_session(self, proxy_url: str | None) -> Any:
+        session = await super()._get_session(proxy_url)
+        session._retry_connection = False  # noqa: SLF001 - see above
+        return session
+
+
+class S3Connection:
+    """Makes and owns the client.
+
+    Attributes:
+        endpoint: where requests go, for messages; known once there is a client.
+        identity: whose credentials sign them, for messages; known once there is a client.
+        custom_endpoint: requests go to another server than AWS itself.
+    """
+
+    def __init__(self, location: S3Location, options: StorageOptions) -> None:
+        self._location = location
+        self._options = options
+        self._lock = asyncio.Lock()
+        self._clients = AsyncExitStack()
+        self._client: Any = None
+        self._credentials: tuple[Any, ...] | None = None
+        self.endpoint = options.endpoint_url or "AWS"
+        self.identity = ""
+        self.custom_endpoint = options.endpoint_url is not None
+
+    async def client(self) -> Any:
+        """The client; concurrent first calls make one."""
+        if self._client is None:
+            async with self._lock:
+                if self._client is None:
+                    session, endpoint = await self._open_session()
+                    self._client = await self._make_client(session, endpoint)
+        return self._client
+
+    async def renew(self, expired: Any) -> bool:
+        """Reads the credentials anew after ``expired``, a client, was refused; True if they differ.
+
+        The engine refreshes credentials by their announced end only, and would never look again
+        at a file or a variable that was rewritten.
+        """
+        if self._options.anonymous or self._options.aws_access_key_id is not None:
+            return False
+        async with self._lock:
+            if self._client is not expired:
+                return True
+            known = self._credentials
+            session, endpoint = await self._open_session()
+            if self._credentials == known:
+                return False
+            self._client = await self._make_client(session, endpoint)
+            return True
+
+    async def close(self) -> None:
+        """Closes every connection."""
+        self._client = None
+        await self._clients.aclose()
+
+    async def _open_session(self) -> tuple[AioSession, str | None]:
+        """Reads configuration and credentials; returns the session and the endpoint, if any."""
+        try:
+            session = AioSession(profile=self._options.profile)
+            with ThreadPoolExecutor(1, "storage-s3-setup") as thread:
+                loop = asyncio.get_running_loop()
+                configured = await loop.run_in_executor(thread, _prepare, session)
+            self._credentials = await self._find_credentials(session)
+        except (boto.BotoCoreError, ValueError) as error:
+            raise self._setup_error(error) from error
+        endpoint = self._options.endpoint_url or configured
+        check_endpoint(endpoint)
+        return session, endpoint
+
+    async def _make_client(self, session: AioSession, endpoint: str | None) -> Any:
+        try:
+            context = session.create_client("s3", **self._arguments(session, endpoint))
+            client = await self._clients.enter_async_context(context)
+        except (boto.BotoCoreError, ValueError) as error:
+            raise self._setup_error(error) from error
+        self.custom_endpoint = endpoint is not None
+        self.endpoint = endpoint or f"AWS ({client.meta.region_name})"
+        return client
+
+    async def _find_credentials(self, session: AioSession) -> tuple[Any, ...] | None:
+        """Sets ``identity``; returns the provider chain's credentials, if it is asked."""
+        options = self._options
+        if options.anonymous:
+            self.identity = "anonymous"
+            return None
+        if options.aws_access_key_id is not None:
+            self.identity = "credentials from the storage options"
+            return None
+        profile = f" of profile {options.profile!r}" if options.profile else ""
+        found = await session.get_credentials()
+        if found is None:
+            self.identity = f"no credentials{profile}"
+            return None
+        self.identity = f"credentials{profile} from {found.method}"
+        return tuple(await found.get_frozen_credentials())
+
+    def _arguments(self, session: AioSession, endpoint: str | None) -> dict[str, Any]:
+        options = self._options
+        region = options.region or session.get_config_variable("region")
+        if region is None and endpoint is not None:
+            region = _DEFAULT_REGION
+        path_style = endpoint is not None if options.path_style is None else options.path_style
+        config = AioConfig(
+            max_pool_connections=options.max_connections,
+            connect_timeout=_CONNECT_TIMEOUT_S,
+            read_timeout=_READ_TIMEOUT_S,
+            tcp_keepalive=True,
+            # There is one retry policy, ours.
+            http_session_cls=_OneAttemptSession,
+            retries={"total_max_attempts": 1, "mode": "standard"},
+            request_checksum_calculation="when_required",
+            response_checksum_validation="when_required",
+            signature_version=UNSIGNED if options.anonymous else None,
+            s3={"addressing_style": "path" if path_style else "auto"},
+        )
+        return {
+            "region_name": region,
+            "endpoint_url": endpoint,
+            "aws_access_key_id": options.aws_access_key_id,
+            "aws_secret_access_key": options.aws_secret_access_key,
+            "aws_session_token": options.aws_session_token,
+            "verify": None if options.verify_tls else False,
+            "config": config,
+        }
+
+    def _setup_error(self, error: Exception) -> StorageError:
+        url, code = self._location.url, type(error).__name__
+        if isinstance(error, boto.PartialCredentialsError | boto.CredentialRetrievalError):
+            message = f"{url}: the credentials of this machine cannot be used; check them ({error})"
+            return AccessDenied(message, url=url, code=code)
+        message = f"{url}: the AWS configuration or an option cannot work; correct it ({error})"
+        return Misconfigured(message, url=url, code=code)
+
+
+def _prepare(session: AioSession) -> str | None:
+    """Reads what the engine would otherwise read on the loop; returns the configured endpoint."""
+    session.register_component("data_loader", _load_data(session.get_config_variable("data_path")))
+    return _configured_endpoint(session.full_config, session.get_scoped_config(), os.environ)
+
+
+@functools.cache
+def _load_data(search_path: str | None) -> Loader:
+    """The engine's description of S3: a quarter of a second to parse, the same for every store."""
+    loader = create_loader(search_path)
+    for name in _ENGINE_DATA:
+        loader.load_data(name)
+    for kind in ("service-2", "endpoint-rule-set-1"):
+        loader.load_service_model("s3", kind)
+    return loader
+
+
+def _configured_endpoint(
+    config: Mapping[str, Any], profile: Mapping[str, Any], environment: Mapping[str, str]
+) -> str | None:
+    """The endpoint for S3 that the AWS environment or configuration files name, if any.
+
+    The engine finds it too, but only after it was told how to address buckets, which depends on
+    it. The order is that of the AWS SDK reference, "Service-specific endpoints".
+    """
+    ignore = environment.get("AWS_IGNORE_CONFIGURED_ENDPOINT_URLS")
+    ignore = ignore or profile.get("ignore_configured_endpoint_urls") or ""
+    if str(ignore).lower() == "true":
+        return None
+    services = config.get("services", {}).get(profile.get("services"), {})
+    found = (
+        environment.get("AWS_ENDPOINT_URL_S3")
+        or environment.get("AWS_ENDPOINT_URL")
+        or services.get("s3", {}).get("endpoint_url")
+        or profile.get("endpoint_url")
+    )
+    return str(found) if found else None

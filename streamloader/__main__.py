@@ -1,0 +1,5 @@
+"""``python -m streamloader`` is the command line."""
+
+from streamloader.cli import main
+
+main()

@@ -1,0 +1,177 @@
+"""Turns the bytes of one batch into a filled slot; runs in the decode workers."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from streamloader._fields import INDEX, VALID, BatchFields
+from streamloader.decode import PillowDecoder, Share
+from streamloader.dts import Field
+from streamloader.dts.values import decode
+from streamloader.errors import ShardError
+from streamloader.fetch import BAD_LENGTH, Arena, Fetched, gather
+from streamloader.order import BatchPlan, share_rows
+from streamloader.transfer import Slot
+
+
+@dataclass(frozen=True, slots=True)
+class Recipe:
+    """What stays the same for all batches of an epoch."""
+
+    fields: BatchFields
+    decoder: PillowDecoder | None
+    arena: Arena
+    workers: int
+    batch_size: int
+    seed: int
+    epoch: int
+
+
+@dataclass(slots=True)
+class Filled:
+    """A batch whose slot is full: ``faults`` are the reasons of its bad rows."""
+
+    slot: Slot
+    plan: BatchPlan
+    variable: dict[str, list[Any]]
+    faults: dict[int, str]
+
+
+class AssembleJob:
+    """One batch as a job of the worker pool: one share per seat.
+
+    Args:
+        on_done: gets the filled batch, in the thread that finished the last share.
+        on_failure: gets an exception that is not the fault of a sample's content.
+    """
+
+    def __init__(
+        self,
+        recipe: Recipe,
+        fetched: Fetched,
+        slot: Slot,
+        *,
+        abort: threading.Event,
+        on_done: Callable[[Filled], None],
+        on_failure: Callable[[BaseException], None],
+    ) -> None:
+        self.num_shares = recipe.workers
+        self._recipe = recipe
+        self._fetched = fetched
+        self._slot = slot
+        self._abort = abort
+        self._on_done = on_done
+        self._on_failure = on_failure
+        self._views = slot.views
+        self._variable = {f.name: [None] * len(fetched.rows) for f in recipe.fields.variable}
+        self._faults: list[dict[int, str]] = [{} for _ in range(recipe.workers)]
+        self._fill_columns()
+
+    def run(self, share_no: int) -> None:
+        recipe, plan = self._recipe, self._fetched.plan
+        seat = share_rows(plan.number, recipe.batch_size, recipe.workers, share_no)
+        places = np.arange(len(plan.samples), dtype=np.int64)[seat]
+        places = self._without_known_faults(places, share_no)
+        if not len(places):
+            return
+        for field in recipe.fields.arrays:
+            self._copy_array(field, places)
+        for field in recipe.fields.pictures:
+            self._decode(field, places, self._faults[share_no])
+        for field in recipe.fields.variable:
+            self._read_values(field, places, self._faults[share_no])
+
+    def done(self) -> None:
+        self._fetched.release()
+        faults: dict[int, str] = {}
+        for part in self._faults:
+            faults.update(part)
+        self._on_done(Filled(self._slot, self._fetched.plan, self._variable, faults))
+
+    def failed(self, error: BaseException) -> None:
+        self._on_failure(error)
+
+    def _fill_columns(self) -> None:
+        plan, rows = self._fetched.plan, self._fetched.rows
+        count = len(rows)
+        self._views[INDEX][:count] = plan.samples
+        self._views[VALID][:count] = plan.valid
+        for field in self._recipe.fields.columns:
+            self._views[field.name][:count] = rows[field.name]
+
+    def _without_known_faults(
+        self, places: npt.NDArray[np.int64], share_no: int
+    ) -> npt.NDArray[np.int64]:
+        known = self._fetched.faults
+        if not known:
+            return places
+        bad = [place for place in places.tolist() if place in known]
+        self._faults[share_no].update({place: known[place] for place in bad})
+        return places[~np.isin(places, bad)]
+
+    def _copy_array(self, field: Field, places: npt.NDArray[np.int64]) -> None:
+        offsets = self._fetched.rows[f"{field.name}@offset"][places]
+        view = self._views[field.name]
+        nbytes = view.dtype.itemsize * int(np.prod(view.shape[1:], dtype=np.int64))
+        data = gather(self._recipe.arena.array, offsets, nbytes)
+        view[places] = data.view(view.dtype).reshape(len(places), *view.shape[1:])
+
+    def _decode(self, field: Field, places: npt.NDArray[np.int64], faults: dict[int, str]) -> None:
+        rows = self._fetched.rows
+        share = Share(
+            data=self._recipe.arena.array,
+            offsets=rows[f"{field.name}@offset"][places],
+            lengths=rows[f"{field.name}@length"][places],
+            samples=self._fetched.plan.samples[places],
+            rows=places,
+            out=self._views[field.name],
+            seed=self._recipe.seed,
+            epoch=self._recipe.epoch,
+            abort=self._abort,
+        )
+        assert self._recipe.decoder is not None
+        for fault in self._recipe.decoder.decode(share):
+            faults[fault.row] = f"field {field.name!r}: {fault.reason}"
+
+    def _read_values(
+        self, field: Field, places: npt.NDArray[np.int64], faults: dict[int, str]
+    ) -> None:
+        values = self._variable[field.name]
+        rows = self._fetched.rows
+        offsets = rows[f"{field.name}@offset"][places].tolist()
+        lengths = rows[f"{field.name}@length"][places].tolist()
+        memory = self._recipe.arena.array.data
+        for place, offset, length in zip(places.tolist(), offsets, lengths, strict=True):
+            if length == BAD_LENGTH:
+                continue
+            try:
+                values[place] = decode(field, memory[offset : offset + length], "", 0)
+            except ShardError as error:
+                faults[place] = error.reason
+
+
+def stand_in(filled: Filled) -> None:
+    """Fills each bad row with the nearest good one and clears its ``valid``.
+
+    The nearest lower good row is taken, else the nearest higher, else zeros; ``index``
+    keeps the number of the bad sample.
+    """
+    views = filled.slot.views
+    count = len(filled.plan.samples)
+    good = [row for row in range(count) if row not in filled.faults]
+    for row in filled.faults:
+        lower = [other for other in good if other < row]
+        source = lower[-1] if lower else (good[0] if good else None)
+        for name, view in views.items():
+            if name == INDEX:
+                continue
+            view[row] = view[source] if source is not None else 0
+        for values in filled.variable.values():
+            values[row] = values[source] if source is not None else None
+        views[VALID][row] = False

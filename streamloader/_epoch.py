@@ -1,0 +1,239 @@
+"""One pass over (the rest of) an epoch: from the plan to batches in the consumer's hands."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import logging
+import threading
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from streamloader._assemble import AssembleJob, Filled, Recipe, stand_in
+from streamloader._outbox import Outbox
+from streamloader.errors import ConfigError, SampleError
+from streamloader.fetch import Fetched, Running
+from streamloader.order import EpochOrder, LoaderState, RankPlan, mix64
+from streamloader.transfer import RingExhausted, Slot, TransferStation
+
+if TYPE_CHECKING:
+    from streamloader._engine import Engine
+
+logger = logging.getLogger("streamloader.loader")
+
+_DIGEST_MASK = (1 << 64) - 1
+
+
+class EpochRun:
+    """Plans, fetches, decodes and hands over the batches of one epoch from one position.
+
+    Args:
+        engine: threads, memory and data set; shared by all runs of a loader, which follow
+            one another.
+        epoch, start: epoch, and the global position from which it goes on.
+        rank, world_size: whose batches.
+        on_ready: gets each filled batch in batch order, in a worker's thread; must not block.
+        skipped, skipped_digest: bad samples that earlier parts of this epoch skipped.
+    """
+
+    def __init__(
+        self,
+        engine: Engine,
+        *,
+        epoch: int,
+        start: int,
+        rank: int,
+        world_size: int,
+        on_ready: Callable[[EpochRun, Filled], None],
+        skipped: int = 0,
+        skipped_digest: int = 0,
+    ) -> None:
+        settings = engine.settings
+        self.settings = settings
+        self._engine = engine
+        self.epoch = epoch
+        self.skipped = skipped
+        self.skipped_digest = skipped_digest
+        self.plan = RankPlan(
+            EpochOrder(engine.spec, epoch),
+            batch_size=settings.batch_size,
+            rank=rank,
+            world_size=world_size,
+            last_batch=settings.last_batch,
+            start=start,
+        )
+        self._recipe = Recipe(
+            fields=engine.fields,
+            decoder=engine.decoder,
+            arena=engine.arena,
+            workers=engine.num_workers,
+            batch_size=settings.batch_size,
+            seed=settings.seed,
+            epoch=epoch,
+        )
+        share = -(-engine.spec.num_samples // world_size)
+        self._bad_limit = settings.max_bad_fraction * share
+        self._bad_rows = skipped
+        self._abort = threading.Event()
+        self._lock = threading.Lock()
+        self._undelivered: set[Slot] = set()
+        self._running: Running[None] | None = None
+        self._stopping = threading.Lock()
+        self._stopped = False
+        self.station: TransferStation | None = None
+        self.outbox: Outbox[Filled] = Outbox(
+            self.plan.num_batches,
+            on_wait=engine.wake,
+            on_ready=lambda filled: on_ready(self, filled),
+        )
+
+    def start(self) -> None:
+        self._engine.active_run = self
+        self._running = self._engine.loop_thread.submit(self._main())
+
+    def take(self) -> Filled | None:
+        """The next filled batch, None after the last; raises as ``Outbox.get``."""
+        return self.outbox.get(self.settings.stall_timeout_s, self.describe_stall)
+
+    def taken(self, filled: Filled) -> None:
+        """This batch's slot is no longer the run's to give back."""
+        with self._lock:
+            self._undelivered.discard(filled.slot)
+
+    def _count_skipped(self, filled: Filled) -> None:
+        """Counts the bad samples of a batch that the consumer takes; padding is none."""
+        for row in filled.faults:
+            if not filled.plan.valid[row]:
+                continue
+            self.skipped += 1
+            sample = int(filled.plan.samples[row])
+            self.skipped_digest = (self.skipped_digest + int(mix64(sample))) & _DIGEST_MASK
+
+    def state_after(self, before: LoaderState, filled: Filled) -> LoaderState:
+        """The loader's state once the consumer has this batch."""
+        self._count_skipped(filled)
+        return dataclasses.replace(
+            before,
+            epoch=self.epoch,
+            position=filled.plan.next_position,
+            skipped=self.skipped,
+            skipped_digest=f"{self.skipped_digest:016x}" if self.skipped else "",
+        )
+
+    def stop(self) -> None:
+        """Ends the run: nothing of it touches the arena or a slot afterwards. Idempotent."""
+        self._abort.set()
+        self.outbox.close()
+        with self._stopping:
+            if self._stopped:
+                return
+            if self._running is not None:
+                self._running.stop()
+            self._engine.pool.cancel_all()
+            with self._lock:
+                left, self._undelivered = self._undelivered, set()
+            for slot in left:
+                self._engine.ring.release(slot)
+            self._stopped = True
+            if self._engine.active_run is self:
+                self._engine.active_run = None
+
+    def describe_stall(self) -> str:
+        """Which stage has not delivered, for the error of a stalled wait."""
+        with self._lock:
+            in_work = len(self._undelivered)
+        number = self.outbox.next_number
+        if in_work:
+            return f"batch {number} is being decoded ({in_work} batches in work)"
+        if self._engine.ring.exhausted_by_consumer():
+            return "every slot is held by the consumer"
+        return f"the blocks of batch {number} have not come from {self._engine.catalog.url}"
+
+    async def _main(self) -> None:
+        try:
+            await self._engine.prefetcher.run(self.plan, self._deliver)
+        except asyncio.CancelledError:
+            raise
+        except BaseException as error:  # noqa: BLE001 - handed to the consumer, who raises it
+            self.outbox.fail(error)
+
+    async def _deliver(self, fetched: Fetched) -> None:
+        slot = await self._free_slot()
+        with self._lock:
+            self._undelivered.add(slot)
+        job = AssembleJob(
+            self._recipe,
+            fetched,
+            slot,
+            abort=self._abort,
+            on_done=self._filled,
+            on_failure=self.outbox.fail,
+        )
+        self._engine.pool.submit(job)
+
+    async def _free_slot(self) -> Slot:
+        ring, freed = self._engine.ring, self._engine.slot_freed
+        while True:
+            freed.clear()
+            slot = ring.try_acquire()
+            if slot is not None:
+                return slot
+            if self.outbox.consumer_waits and ring.exhausted_by_consumer():
+                raise RingExhausted(
+                    f"the training loop holds {ring.max_slots} batches and waits for another,"
+                    f" but memory_limit ({self._engine.memory.limit_bytes:,} bytes) allows no"
+                    " more slots: drop batches, copy what you keep, or raise memory_limit"
+                )
+            await freed.wait()
+
+    def _filled(self, filled: Filled) -> None:
+        if filled.faults and not self._accept_faults(filled):
+            return
+        filled.slot.mark_filled(len(filled.plan.samples))
+        self.outbox.put(filled.plan.number, filled)
+
+    def _accept_faults(self, filled: Filled) -> bool:
+        """Applies ``on_error`` to a batch with bad rows; False if the run is over."""
+        settings = self._engine.settings
+        row = min(filled.faults)
+        if settings.on_error == "raise" or self._abort.is_set():
+            self._engine.loop_thread.submit(self._fail(filled, row))
+            return False
+        with self._lock:
+            self._bad_rows += len(filled.faults)
+            bad = self._bad_rows
+        if bad > self._bad_limit:
+            self._engine.loop_thread.submit(self._fail(filled, row, bad))
+            return False
+        stand_in(filled)
+        self._engine.loop_thread.submit(self._name_skipped(filled))
+        return True
+
+    async def _fail(self, filled: Filled, row: int, bad: int | None = None) -> None:
+        error: BaseException
+        try:
+            error = await self._sample_error(filled, row)
+        except Exception as failure:  # noqa: BLE001 - handed to the consumer, who raises it
+            error = failure
+            error.add_note(f"while naming a bad sample: {filled.faults[row]}")
+        if bad is not None:
+            error.add_note(
+                f"{bad} bad samples are more than max_bad_fraction="
+                f"{self.settings.max_bad_fraction} of this rank's epoch allows"
+            )
+        self.outbox.fail(error)
+
+    async def _name_skipped(self, filled: Filled) -> None:
+        for row in sorted(filled.faults):
+            logger.warning("skipped: %s", await self._sample_error(filled, row))
+
+    async def _sample_error(self, filled: Filled, row: int) -> SampleError:
+        sample = int(filled.plan.samples[row])
+        return await self._engine.catalog.sample_error(sample, filled.faults[row])
+
+
+def refuse_stale(epoch: int) -> ConfigError:
+    """The error for an iterator that a newer one ended."""
+    return ConfigError(
+        f"this iterator of epoch {epoch} was ended by a newer iter(loader), or by close()"
+    )

@@ -1,0 +1,65 @@
+"""The arguments of a loader, checked once."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from streamloader.decode import PixelFormat, Transform
+from streamloader.errors import ConfigError
+from streamloader.order.plan import LAST_BATCH_RULES, LastBatch
+
+OnError = Literal["raise", "skip"]
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """Arguments of ``StreamLoader`` after validation; see there for their meaning."""
+
+    url: str
+    batch_size: int
+    split: str | None
+    transform: Transform | None
+    shuffle: bool | str
+    seed: int
+    last_batch: LastBatch
+    num_workers: int | None
+    prefetch_batches: int
+    memory_limit_bytes: int
+    max_pixels: int
+    pixels: PixelFormat
+    on_error: OnError
+    max_bad_fraction: float
+    stall_timeout_s: float
+    storage_options: Mapping[str, Any] = field(repr=False)
+
+    def __post_init__(self) -> None:
+        at_least = {"batch_size": 1, "prefetch_batches": 1, "max_pixels": 1}
+        if self.num_workers is not None:
+            at_least["num_workers"] = 1
+        for name, least in at_least.items():
+            value = getattr(self, name)
+            if isinstance(value, bool) or not isinstance(value, int) or value < least:
+                raise ConfigError(f"{name} must be a whole number from {least} up, got {value!r}")
+        if self.on_error not in ("raise", "skip"):
+            raise ConfigError(f"on_error must be 'raise' or 'skip', got {self.on_error!r}")
+        if not 0 <= self.max_bad_fraction <= 1:
+            raise ConfigError(f"max_bad_fraction must lie in [0, 1], got {self.max_bad_fraction!r}")
+        if not (self.stall_timeout_s > 0 and math.isfinite(self.stall_timeout_s)):
+            raise ConfigError(
+                f"stall_timeout_s must be a positive number, got {self.stall_timeout_s!r}"
+            )
+
+
+def choose_last_batch(last_batch: LastBatch | None, drop_last: bool | None) -> LastBatch:
+    """``drop_last=True`` is the familiar name of ``last_batch="drop"``; both is an error."""
+    if drop_last is not None and last_batch is not None:
+        raise ConfigError("give last_batch or drop_last, not both")
+    if drop_last:
+        return "drop"
+    rule = last_batch or "pad"
+    if rule not in LAST_BATCH_RULES:
+        raise ConfigError(f"last_batch must be one of {LAST_BATCH_RULES}, got {last_batch!r}")
+    return rule

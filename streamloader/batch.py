@@ -1,0 +1,61 @@
+"""What the training loop receives: a mapping of tensors, with the state after it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+
+class Batch(Mapping[str, Any]):
+    """One batch on one device.
+
+    Keys are the picture and fixed fields of the data set, ``index`` (int64 [B], the sample's
+    number in the data set) and ``valid`` (bool [B], False for padding and for the stand-in
+    of a skipped bad sample). Pictures are [B, 3, H, W] with channels_last strides.
+
+    The tensors are the caller's as long as they, or views of them, are alive: the memory
+    goes back to the loader when the last of them is gone.
+    """
+
+    __slots__ = ("_fields", "_state")
+
+    def __init__(self, fields: dict[str, Any], state: dict[str, Any]) -> None:
+        self._fields = fields
+        self._state = state
+
+    @property
+    def state(self) -> dict[str, Any]:
+        """The loader's state after this batch, as of ``StreamLoader.state_dict``."""
+        return dict(self._state)
+
+    def __getitem__(self, key: str) -> Any:
+        return self._fields[key]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._fields)
+
+    def __len__(self) -> int:
+        return len(self._fields)
+
+    def to(self, *args: Any, **kwargs: Any) -> Batch:
+        """A batch whose tensors went through ``tensor.to`` with the same arguments."""
+        return self._map(lambda tensor: tensor.to(*args, **kwargs))
+
+    def pin_memory(self) -> Batch:
+        """A batch whose tensors lie in pinned memory."""
+        return self._map(lambda tensor: tensor.pin_memory())
+
+    def _map(self, change: Callable[[Any], Any]) -> Batch:
+        fields = {
+            name: change(value) if hasattr(value, "is_pinned") else value
+            for name, value in self._fields.items()
+        }
+        return Batch(fields, self._state)
+
+    def __repr__(self) -> str:
+        parts = []
+        for name, value in self._fields.items():
+            shape = getattr(value, "shape", None)
+            kind = getattr(value, "dtype", type(value).__name__)
+            parts.append(f"{name}: {kind}" + ("" if shape is None else f"{list(shape)}"))
+        return f"Batch({', '.join(parts)})"

@@ -1,0 +1,109 @@
+"""``streamloader convert``: a folder of pictures to a data set."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from streamloader.cli._options import SIZE, output_options, storage_options
+from streamloader.cli._output import FoundWrong, Output, ProgressBar, printable
+from streamloader.sizes import format_size
+
+if TYPE_CHECKING:
+    from streamloader.convert import ConvertReport, Progress
+
+_REJECTS_SHOWN = 10
+
+
+@click.command()
+@click.argument("src", metavar="SRC")
+@click.argument("dest", metavar="DEST")
+@click.option(
+    "--shard-bytes",
+    "--shard-size",
+    type=SIZE,
+    default="128mib",
+    show_default=True,
+    help="Largest shard.",
+)
+@click.option(
+    "--block-samples",
+    default="auto",
+    show_default=True,
+    metavar="N|auto",
+    help="Samples that are fetched together; auto is about 1 MiB.",
+)
+@click.option("--seed", type=int, default=0, show_default=True, help="Seed of the stored order.")
+@click.option("--no-shuffle", is_flag=True, help="Keep the order of the paths.")
+@click.option("--jobs", "-j", type=int, help="Threads; as many as usable CPUs if not given.")
+@click.option(
+    "--decode-check/--no-decode-check",
+    default=True,
+    show_default=True,
+    help="Decode every picture before it is stored.",
+)
+@click.option("--max-rejects", type=int, metavar="N", help="Stop after more bad pictures than N.")
+@storage_options
+@output_options
+def command(
+    src: str,
+    dest: str,
+    shard_bytes: int,
+    block_samples: str,
+    seed: int,
+    no_shuffle: bool,
+    jobs: int | None,
+    decode_check: bool,
+    max_rejects: int | None,
+    storage_options: dict[str, Any],
+    output: Output,
+) -> None:
+    """Turn the pictures of the folder SRC into a data set at DEST.
+
+    SRC has class folders (SRC/cat/1.jpg), or just pictures (SRC/1.jpg), or SRC/train and SRC/val
+    with either in them. DEST is a path or s3://bucket/prefix that holds no data set; the bucket
+    must exist. Files that are no sound pictures are left out and listed in DEST/rejects.jsonl.
+    """
+    from streamloader.convert import RejectedError, convert
+
+    with output.progress("converting", "pictures") as bar:
+        try:
+            report = convert(
+                src,
+                dest,
+                shard_bytes=shard_bytes,
+                block_samples=block_samples,
+                shuffle_seed=None if no_shuffle else seed,
+                jobs=jobs,
+                decode_check=decode_check,
+                max_rejects=max_rejects,
+                storage_options=storage_options,
+                progress=lambda done: _show(bar, done),
+            )
+        except RejectedError as error:
+            raise FoundWrong(str(error), error.to_json()) from error
+    for warning in report.warnings:
+        output.warn(printable(warning))
+    output.result(report.to_json(), _lines(report))
+
+
+def _show(bar: ProgressBar, done: Progress) -> None:
+    bar.update(done.samples, done.total_samples)
+
+
+def _lines(report: ConvertReport) -> Iterator[str]:
+    yield (
+        f"{report.url}: {report.samples:,} samples in {report.shards:,} shards,"
+        f" {format_size(report.bytes_out)}, {report.seconds:.1f} s"
+    )
+    for split, samples in report.splits.items():
+        yield f"split {split}: {samples:,} samples"
+    if report.classes:
+        yield f"classes: {len(report.classes):,}"
+    yield f"fingerprint: {report.fingerprint}"
+    if report.rejected:
+        yield f"left out: {len(report.rejected):,} (all of them in rejects.jsonl)"
+        for reject in report.rejected[:_REJECTS_SHOWN]:
+            yield f"  {printable(reject.path)}: {printable(reject.reason)}"

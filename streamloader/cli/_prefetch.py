@@ -1,0 +1,60 @@
+"""``streamloader prefetch``: the offline prefetch-only test."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from streamloader.cli._options import SIZE, output_options, storage_options
+from streamloader.cli._output import ExitCode, Output
+
+
+@click.command()
+@click.argument("dataset")
+@click.option("--batch-size", default=256, show_default=True, type=click.IntRange(1))
+@click.option("--epochs", default=1, show_default=True, type=click.IntRange(1))
+@click.option("--seconds", type=float, help="Stop after so many seconds.")
+@click.option("--world-size", default=1, show_default=True, type=click.IntRange(1))
+@click.option("--rank", default=0, show_default=True, type=click.IntRange(0))
+@click.option(
+    "--shuffle",
+    type=click.Choice(["window", "global", "none"]),
+    default="window",
+    show_default=True,
+)
+@click.option("--seed", default=0, show_default=True, type=click.IntRange(0))
+@click.option("--split", help="Split of a data set that has several.")
+@click.option("--memory-limit", default="1gib", show_default=True, type=SIZE)
+@click.option("--no-verify", is_flag=True, help="Do not check the samples' hashes.")
+@storage_options
+@output_options
+def command(
+    dataset: str,
+    memory_limit: int,
+    no_verify: bool,
+    storage_options: dict[str, Any],
+    output: Output,
+    **options: Any,
+) -> int:
+    """Read DATASET in training order, with no decode and no GPU, and say what storage gives."""
+    from streamloader.fetch.offline import PrefetchOptions, prefetch_offline
+
+    wanted = PrefetchOptions(memory_limit_bytes=memory_limit, verify=not no_verify, **options)
+    with output.progress("prefetching") as bar:
+        report = prefetch_offline(
+            dataset, wanted, storage_options=storage_options, progress=bar.update
+        )
+    values = report.to_dict()
+    latency = values["latency_ms"]
+    lines = [
+        f"{report.samples:,} samples, {report.bytes / 1e6:,.1f} MB in {report.seconds:.2f} s:"
+        f" {values['mb_per_s']:,.0f} MB/s, {values['samples_per_s']:,.0f} samples/s",
+        f"first batch after {report.first_block_s:.3f} s;"
+        f" {report.requests:,} requests, {report.retries:,} retries",
+        f"read latency p50 {latency['p50']:.1f}, p95 {latency['p95']:.1f},"
+        f" p99 {latency['p99']:.1f}, max {latency['max']:.1f} ms",
+    ]
+    lines += [f"bad: sample {e.sample} ({e.key}) in {e.shard}: {e.reason}" for e in report.errors]
+    output.result(values, lines)
+    return ExitCode.FOUND_WRONG if report.errors else ExitCode.DONE

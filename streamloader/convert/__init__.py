@@ -1,0 +1,39 @@
+"""From raw pictures to a published data set, and a look at what was published."""
+
+from streamloader.convert.conversion import convert
+from streamloader.convert.describe import Description, PictureSizes, describe
+from streamloader.convert.faults import Fault, VerifyReport
+from streamloader.convert.options import ConvertOptions, CutOptions
+from streamloader.convert.report import (
+    ConvertReport,
+    Progress,
+    Rejected,
+    RejectedError,
+    RejectKind,
+)
+from streamloader.convert.samples import StoredSample, read_samples, spread_samples
+from streamloader.convert.sheet import draw_sheet
+from streamloader.convert.verify import verify
+from streamloader.convert.writer import DatasetWriter
+
+__all__ = [
+    "ConvertOptions",
+    "ConvertReport",
+    "CutOptions",
+    "DatasetWriter",
+    "Description",
+    "Fault",
+    "PictureSizes",
+    "Progress",
+    "RejectKind",
+    "Rejected",
+    "RejectedError",
+    "StoredSample",
+    "VerifyReport",
+    "convert",
+    "describe",
+    "draw_sheet",
+    "read_samples",
+    "spread_samples",
+    "verify",
+]

@@ -1,0 +1,183 @@
+"""Random access to a data set: any sample by its number, and the fixed fields as arrays."""
+
+from __future__ import annotations
+
+import operator
+import weakref
+from collections.abc import Coroutine, Iterator, Mapping
+from typing import Any, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+
+from storage_backends import Store, open_store
+from streamloader._closing import close_at_exit, outside_own_threads
+from streamloader.dts import Schema
+from streamloader.errors import ConfigError
+from streamloader.fetch import Catalog, LoopThread, all_or_cancel
+from streamloader.monitor import Counters
+
+T = TypeVar("T")
+
+
+class Dataset:
+    """A data set opened by :func:`open_dataset`; ``ds[i]`` reads one sample, verified.
+
+    Close it, or use it in a ``with`` statement: it owns a thread and connections.
+    """
+
+    def __init__(self, url: str, split: str | None, storage_options: Mapping[str, Any]) -> None:
+        self.counters = Counters()
+        self._reader = _Reader(url, split, storage_options, self.counters)
+        close_at_exit.watch(self._reader)
+        self._finalizer = weakref.finalize(self, outside_own_threads, self._reader.close)
+        self._finalizer.atexit = False  # close_at_exit runs before the threads are joined
+
+    @property
+    def url(self) -> str:
+        return self._reader.catalog.url
+
+    @property
+    def schema(self) -> Schema:
+        """The fields of a sample."""
+        return self._reader.catalog.manifest.schemas[0]
+
+    @property
+    def classes(self) -> list[str]:
+        """Names of the classes; a label is a place in this list."""
+        return list(self._reader.catalog.manifest.classes or ())
+
+    @property
+    def fingerprint(self) -> str:
+        """SHA-256 of the manifest, in hex."""
+        return self._reader.catalog.fingerprint
+
+    def __len__(self) -> int:
+        return self._reader.catalog.num_samples
+
+    def __getitem__(self, sample: int) -> dict[str, Any]:
+        """All fields of one sample; pictures and bytes as ``bytes``, as they are stored.
+
+        Raises:
+            IndexError: no such sample.
+            SampleError: its content does not match its checksum.
+        """
+        number = operator.index(sample)
+        if number < 0:
+            number += len(self)
+        if not 0 <= number < len(self):
+            raise IndexError(f"sample {sample} of {len(self)} in {self.url}")
+        return self._reader.run(self._reader.read(number))
+
+    def __iter__(self) -> Iterator[dict[str, Any]]:
+        for number in range(len(self)):
+            yield self[number]
+
+    def key(self, sample: int) -> str | None:
+        """The key that a sample was written with, None if the data set has no keys."""
+        return self._reader.run(self._reader.key(operator.index(sample)))
+
+    def column(self, name: str) -> npt.NDArray[Any]:
+        """A fixed field of every sample, [N, *shape]; no payload is read for it."""
+        known = [column.name for column in self.schema.columns]
+        if name not in known:
+            raise ConfigError(f"no column {name!r} in {self.url}; it has {', '.join(known)}")
+        return self._reader.run(self._reader.column(name))
+
+    @property
+    def labels(self) -> npt.NDArray[Any]:
+        """The column ``label`` of every sample, int64 [N]."""
+        return self.column("label")
+
+    def close(self) -> None:
+        self._finalizer()
+
+    def __enter__(self) -> Dataset:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+
+class _Reader:
+    """The loop thread, the store and the catalog behind a :class:`Dataset`."""
+
+    def __init__(
+        self,
+        url: str,
+        split: str | None,
+        storage_options: Mapping[str, Any],
+        counters: Counters,
+    ) -> None:
+        self._loop_thread = LoopThread("dataset").start()
+        self._store: Store | None = None
+        self._closed = False
+        try:
+            self.run(self._open(url, split, storage_options, counters))
+        except BaseException:
+            self.close()
+            raise
+
+    async def _open(
+        self,
+        url: str,
+        split: str | None,
+        storage_options: Mapping[str, Any],
+        counters: Counters,
+    ) -> None:
+        store = open_store(url, counters=counters, **storage_options)
+        self._store = await store.__aenter__()
+        self.catalog = await Catalog.open(store, split)
+
+    def run(self, coro: Coroutine[Any, Any, T]) -> T:
+        return self._loop_thread.run(coro)
+
+    async def read(self, sample: int) -> dict[str, Any]:
+        catalog = self.catalog
+        span = catalog.blocks.locate(sample, 1)[0]
+        index = await catalog.shard_index(span.shard)
+        start, end = int(index.offsets[span.first]), int(index.offsets[span.first + 1])
+        data = bytearray(end - start)
+        name = catalog.manifest.entry(span.shard).name
+        await catalog.store.read_into(name, start, memoryview(data))
+        faults = index.verify_records(span.first, 1, memoryview(data), start)
+        if faults:
+            raise await catalog.sample_error(sample, faults[0].reason)
+        return index.read_record(span.first, memoryview(data), start)
+
+    async def key(self, sample: int) -> str | None:
+        span = self.catalog.blocks.locate(sample, 1)[0]
+        index = await self.catalog.shard_index(span.shard)
+        return index.key(span.first)
+
+    async def column(self, name: str) -> npt.NDArray[Any]:
+        blocks = self.catalog.blocks
+        spans = blocks.locate(0, blocks.num_samples)
+        indexes = await all_or_cancel([self.catalog.read_index(span.shard) for span in spans])
+        return np.concatenate([index.column(name) for index in indexes])
+
+    def close(self) -> None:
+        if self._closed:
+            return
+        self._closed = True
+        if self._store is not None:
+            self._loop_thread.run(self._store.close())
+        self._loop_thread.close()
+
+
+def open_dataset(
+    url: str, *, split: str | None = None, storage_options: Mapping[str, Any] | None = None
+) -> Dataset:
+    """Opens a data set for random access.
+
+    Args:
+        url: ``s3://bucket/prefix``, ``file://`` or a path.
+        split: for a data set with splits.
+        storage_options: as of ``StreamLoader``.
+
+    Raises:
+        ConfigError: no data set there, or no such split.
+        StorageError: the storage refused or failed.
+        ShardError: the data set is damaged.
+    """
+    return Dataset(str(url), split, storage_options or {})

@@ -1,0 +1,25 @@
+"""Prefetching: the bytes of coming samples, in order of need, within a bound of memory."""
+
+from streamloader.fetch.arena import Arena
+from streamloader.fetch.budget import MemoryPlan, open_block_bytes, plan_memory
+from streamloader.fetch.catalog import Catalog, read_manifest
+from streamloader.fetch.loop import LoopThread, Running
+from streamloader.fetch.prefetcher import Fetched, Prefetcher, all_or_cancel
+from streamloader.fetch.rows import BAD_LENGTH, RowLayout, gather
+
+__all__ = [
+    "BAD_LENGTH",
+    "Arena",
+    "Catalog",
+    "Fetched",
+    "LoopThread",
+    "MemoryPlan",
+    "Prefetcher",
+    "RowLayout",
+    "Running",
+    "all_or_cancel",
+    "gather",
+    "open_block_bytes",
+    "plan_memory",
+    "read_manifest",
+]

@@ -1,0 +1,198 @@
+"""An opened data set: its manifest, its block table, and the tails of its shards on demand."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+from collections import OrderedDict
+
+import numpy as np
+
+from storage_backends import NotFound, Store
+from streamloader.dts import BlockTable, Manifest, Pointer, ShardIndex, Sidecar
+from streamloader.errors import ConfigError, SampleError, ShardError
+from streamloader.fetch.rows import RowLayout
+
+POINTER_NAME = "latest.json"
+_POINTER_MAX_BYTES = 4096
+_MANIFEST_MAX_BYTES = 256 << 20
+_SIDECAR_MAX_BYTES = 8 << 30
+DEFAULT_TAIL_BYTES = 256 << 20
+
+
+class Catalog:
+    """A data set as its manifest describes it, with shard tails kept up to a byte limit.
+
+    Args:
+        store: where the data set lies; owned by the caller and already entered.
+        blocks: block table of the chosen split; None only while no split was chosen for a
+            data set that has several (``inspect`` and ``verify`` look at all of them).
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        manifest: Manifest,
+        sidecar: Sidecar,
+        blocks: BlockTable | None,
+        *,
+        split: str | None = None,
+        tail_limit_bytes: int = DEFAULT_TAIL_BYTES,
+    ) -> None:
+        self.store = store
+        self.url = store.url
+        self.manifest = manifest
+        self.sidecar = sidecar
+        self.split = split
+        self._blocks = blocks
+        self._tails = _TailCache(self, tail_limit_bytes)
+
+    @classmethod
+    async def open(
+        cls,
+        store: Store,
+        split: str | None = None,
+        *,
+        any_split: bool = False,
+        tail_limit_bytes: int = DEFAULT_TAIL_BYTES,
+    ) -> Catalog:
+        """Reads pointer, manifest and sidecar, each checked against the digest before it.
+
+        Raises:
+            ConfigError: no data set is published there, or the split does not exist.
+            ShardError: a file is damaged or is not the one that was published.
+            StorageError: the storage refused or failed.
+        """
+        manifest = await read_manifest(store)
+        sidecar = await _read_sidecar(store, manifest)
+        blocks = None
+        if not any_split or split is not None or not manifest.splits:
+            blocks = BlockTable(manifest, sidecar, split)
+        return cls(store, manifest, sidecar, blocks, split=split, tail_limit_bytes=tail_limit_bytes)
+
+    @property
+    def blocks(self) -> BlockTable:
+        if self._blocks is None:
+            raise ConfigError(
+                f"{self.url} has the splits {', '.join(self.manifest.splits)}: choose one"
+            )
+        return self._blocks
+
+    @property
+    def num_samples(self) -> int:
+        """Samples of the chosen split."""
+        return self.blocks.num_samples
+
+    @property
+    def fingerprint(self) -> str:
+        """SHA-256 of the manifest, in hex."""
+        return self.manifest.fingerprint
+
+    @property
+    def tail_bytes_held(self) -> int:
+        return self._tails.held_bytes
+
+    def row_layout(self) -> RowLayout:
+        """Row layout of the samples; every shard must have the fields of the first."""
+        return RowLayout.of(self.manifest.schemas[0])
+
+    async def shard_index(self, shard: int) -> ShardIndex:
+        """The checked index of one shard, from the cache or from the store."""
+        return await self._tails.get(shard)
+
+    async def sample_error(self, sample: int, reason: str) -> SampleError:
+        """The error that names one sample of the chosen split by shard, key and offset."""
+        span = self.blocks.locate(sample, 1)[0]
+        index = await self.shard_index(span.shard)
+        return SampleError(
+            reason,
+            dataset=self.url,
+            shard=self.manifest.entry(span.shard).name,
+            sample=sample,
+            key=index.key(span.first),
+            offset=int(index.offsets[span.first]),
+        )
+
+    async def read_index(self, shard: int) -> ShardIndex:
+        """Reads and checks the tail of one shard, past the cache."""
+        entry = self.manifest.entry(shard)
+        tail = np.empty(entry.tail_bytes, dtype=np.uint8)
+        await self.store.read_into(entry.name, entry.bytes - entry.tail_bytes, tail.data)
+        return ShardIndex.parse(tail.data, name=entry.name, file_bytes=entry.bytes, entry=entry)
+
+
+class _TailCache:
+    """Parsed tails by shard, least recently used first out, one read per shard at a time."""
+
+    def __init__(self, catalog: Catalog, limit_bytes: int) -> None:
+        self._catalog = catalog
+        self._limit_bytes = limit_bytes
+        self._held: OrderedDict[int, ShardIndex] = OrderedDict()
+        self._loading: dict[int, asyncio.Task[ShardIndex]] = {}
+        self.held_bytes = 0
+
+    async def get(self, shard: int) -> ShardIndex:
+        index = self._held.get(shard)
+        if index is not None:
+            self._held.move_to_end(shard)
+            return index
+        task = self._loading.get(shard)
+        if task is None:
+            task = asyncio.create_task(self._load(shard))
+            self._loading[shard] = task
+            task.add_done_callback(lambda _: self._loading.pop(shard, None))
+        return await asyncio.shield(task)
+
+    async def _load(self, shard: int) -> ShardIndex:
+        index = await self._catalog.read_index(shard)
+        self._held[shard] = index
+        self.held_bytes += self._tail_bytes(shard)
+        while self.held_bytes > self._limit_bytes and len(self._held) > 1:
+            oldest, _ = self._held.popitem(last=False)
+            self.held_bytes -= self._tail_bytes(oldest)
+        return index
+
+    def _tail_bytes(self, shard: int) -> int:
+        return int(self._catalog.manifest.tail_bytes[shard])
+
+
+async def read_manifest(store: Store) -> Manifest:
+    """The manifest that the pointer of a data set names, checked against its digest."""
+    try:
+        pointer_bytes = await store.read(POINTER_NAME, max_bytes=_POINTER_MAX_BYTES)
+    except NotFound as error:
+        if error.code == "NoSuchBucket":
+            raise
+        raise ConfigError(
+            f"no data set at {store.url}: it has no {POINTER_NAME}; check the URL, or write a"
+            " data set there with `streamloader convert`"
+        ) from error
+    pointer = Pointer.parse(pointer_bytes, name=POINTER_NAME)
+    try:
+        data = await store.read(pointer.manifest, max_bytes=_MANIFEST_MAX_BYTES)
+    except NotFound as error:
+        raise ShardError(
+            f"{POINTER_NAME} names it, but {store.url} does not hold it: the data set is"
+            " incomplete; convert again or restore the file",
+            shard=pointer.manifest,
+        ) from error
+    digest = hashlib.sha256(data).hexdigest()
+    if digest != pointer.sha256:
+        raise ShardError(
+            f"SHA-256 is {digest}, but {POINTER_NAME} names {pointer.sha256}",
+            shard=pointer.manifest,
+        )
+    return Manifest.parse(data, name=pointer.manifest)
+
+
+async def _read_sidecar(store: Store, manifest: Manifest) -> Sidecar:
+    name = manifest.sidecar.name
+    try:
+        data = await store.read(name, max_bytes=_SIDECAR_MAX_BYTES)
+    except NotFound as error:
+        raise ShardError(
+            f"the manifest names it, but {store.url} does not hold it: the data set is"
+            " incomplete; convert again or restore the file",
+            shard=name,
+        ) from error
+    return Sidecar.parse(data, name=name, expected_sha256=manifest.sidecar.sha256)

@@ -1,0 +1,233 @@
+"""The prefetch path alone: order, memory bound, reads and checks, with no decode and no GPU.
+
+It shows what the storage gives to a run with the same arguments.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from storage_backends import Store, open_store
+from streamloader.errors import ConfigError
+from streamloader.fetch.arena import Arena
+from streamloader.fetch.budget import open_block_bytes, plan_memory
+from streamloader.fetch.catalog import Catalog
+from streamloader.fetch.loop import LoopThread
+from streamloader.fetch.prefetcher import Fetched, Prefetcher
+from streamloader.monitor import Counters, TimeSummary
+from streamloader.order import EpochOrder, OrderSpec, RankPlan
+
+
+@dataclass(frozen=True, slots=True)
+class PrefetchOptions:
+    """What to read; names and meaning as of ``StreamLoader``.
+
+    Attributes:
+        epochs: full epochs to read, at least 1.
+        seconds: stop after this many seconds, in the midst of an epoch; None reads all epochs.
+    """
+
+    batch_size: int = 256
+    epochs: int = 1
+    seconds: float | None = None
+    shuffle: bool | str = True
+    seed: int = 0
+    split: str | None = None
+    world_size: int = 1
+    rank: int = 0
+    memory_limit_bytes: int = 1 << 30
+    verify: bool = True
+
+    def __post_init__(self) -> None:
+        if self.epochs < 1:
+            raise ConfigError(f"epochs must be at least 1, got {self.epochs}")
+        if self.seconds is not None and not self.seconds > 0:
+            raise ConfigError(f"seconds must be positive, got {self.seconds}")
+
+
+@dataclass(frozen=True, slots=True)
+class BadSample:
+    """A sample whose bytes failed their checksum twice."""
+
+    sample: int
+    shard: str
+    key: str | None
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class PrefetchReport:
+    """What the storage gave; ``bytes`` are block bytes, ``latency_ms`` times of one read."""
+
+    samples: int
+    bytes: int
+    seconds: float
+    first_block_s: float
+    requests: int
+    retries: int
+    latency: TimeSummary
+    errors: tuple[BadSample, ...]
+
+    def to_dict(self) -> dict[str, Any]:
+        latency = self.latency
+        return {
+            "samples": self.samples,
+            "bytes": self.bytes,
+            "seconds": self.seconds,
+            "mb_per_s": self.bytes / 1e6 / self.seconds if self.seconds else 0.0,
+            "samples_per_s": self.samples / self.seconds if self.seconds else 0.0,
+            "first_block_s": self.first_block_s,
+            "requests": self.requests,
+            "retries": self.retries,
+            "cache_hits": 0,
+            "latency_ms": {
+                "p50": latency.p50,
+                "p95": latency.p95,
+                "p99": latency.p99,
+                "max": latency.max,
+            },
+            "errors": [
+                {"sample": e.sample, "shard": e.shard, "key": e.key, "reason": e.reason}
+                for e in self.errors
+            ],
+        }
+
+
+def prefetch_offline(
+    url: str,
+    options: PrefetchOptions,
+    *,
+    storage_options: Mapping[str, Any] | None = None,
+    progress: Callable[[int, int], None] | None = None,
+) -> PrefetchReport:
+    """Reads a data set the way training would, and throws the bytes away.
+
+    Args:
+        url: the data set.
+        progress: called with samples done and samples in all.
+
+    Raises:
+        ConfigError: arguments that cannot work, or no data set there.
+        StorageError: the storage refused or failed.
+        ShardError: the data set is damaged.
+    """
+    counters = Counters()
+    with LoopThread("prefetch") as loop_thread:
+        store = open_store(url, counters=counters, **(storage_options or {}))
+        return loop_thread.run(_Offline(store, options, counters, progress).run())
+
+
+class _Offline:
+    def __init__(
+        self,
+        store: Store,
+        options: PrefetchOptions,
+        counters: Counters,
+        progress: Callable[[int, int], None] | None,
+    ) -> None:
+        self._store = store
+        self._options = options
+        self._counters = counters
+        self._progress = progress
+        self._started = time.perf_counter()
+        self._first_block_s: float | None = None
+        self._samples = 0
+        self._total = 0
+        self._bad: dict[int, str] = {}
+
+    async def run(self) -> PrefetchReport:
+        options = self._options
+        async with self._store as store:
+            limit = options.memory_limit_bytes
+            catalog = await Catalog.open(store, options.split, tail_limit_bytes=limit // 4)
+            if not catalog.num_samples:
+                raise ConfigError(f"{catalog.url} holds no sample: nothing to read")
+            prefetcher = self._prefetcher(catalog)
+            try:
+                async with asyncio.timeout(options.seconds):
+                    await self._read_epochs(prefetcher)
+            except TimeoutError:
+                if options.seconds is None:
+                    raise
+            finally:
+                prefetcher.close()
+            return await self._report(catalog)
+
+    def _prefetcher(self, catalog: Catalog) -> Prefetcher:
+        options = self._options
+        self._spec = OrderSpec.choose(
+            catalog.num_samples,
+            catalog.blocks.block_samples,
+            seed=options.seed,
+            shuffle=options.shuffle,
+        )
+        row_bytes = catalog.row_layout().stride
+        block_bytes = catalog.blocks.block_bytes
+        everything = int(block_bytes.sum()) + catalog.num_samples * row_bytes
+        memory = plan_memory(
+            options.memory_limit_bytes,
+            slot_bytes=0,
+            slots=0,
+            tail_bytes=int(np.sum(catalog.manifest.tail_bytes)),
+            needed_block_bytes=open_block_bytes(
+                self._spec,
+                block_bytes,
+                batch_size=options.batch_size,
+                world_size=options.world_size,
+                row_bytes=row_bytes,
+            ),
+            all_block_bytes=everything + everything // 8 + (4 << 20),
+        )
+        arena = Arena(memory.block_bytes)
+        return Prefetcher(catalog, arena, counters=self._counters, verify=options.verify)
+
+    async def _read_epochs(self, prefetcher: Prefetcher) -> None:
+        options = self._options
+        plans = [
+            RankPlan(
+                EpochOrder(self._spec, epoch),
+                batch_size=options.batch_size,
+                rank=options.rank,
+                world_size=options.world_size,
+            )
+            for epoch in range(options.epochs)
+        ]
+        own = -(-self._spec.num_samples // options.world_size)
+        self._total = own * options.epochs
+        for plan in plans:
+            await prefetcher.run(plan, self._take)
+
+    async def _take(self, fetched: Fetched) -> None:
+        if self._first_block_s is None:
+            self._first_block_s = time.perf_counter() - self._started
+        valid = fetched.plan.valid
+        for row, reason in fetched.faults.items():
+            if valid[row]:
+                self._bad[int(fetched.plan.samples[row])] = reason
+        self._samples += int(valid.sum())
+        fetched.release()
+        if self._progress is not None:
+            self._progress(self._samples, self._total)
+
+    async def _report(self, catalog: Catalog) -> PrefetchReport:
+        seconds = time.perf_counter() - self._started
+        errors = []
+        for sample, reason in sorted(self._bad.items()):
+            error = await catalog.sample_error(sample, reason)
+            errors.append(BadSample(sample, error.shard, error.key, reason))
+        return PrefetchReport(
+            samples=self._samples,
+            bytes=self._counters.count("fetch.bytes"),
+            seconds=seconds,
+            first_block_s=self._first_block_s or seconds,
+            requests=self._counters.count("storage.requests"),
+            retries=self._counters.count("storage.retries"),
+            latency=self._counters.time("storage.read_s"),
+            errors=tuple(errors),
+        )

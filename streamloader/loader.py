@@ -1,0 +1,376 @@
+"""The loader: wires the rooms together and gives batches to a training loop."""
+
+from __future__ import annotations
+
+import threading
+import time
+import weakref
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+from streamloader._closing import close_at_exit, outside_own_threads
+from streamloader._delivery import open_delivery
+from streamloader._engine import Engine
+from streamloader._epoch import EpochRun, refuse_stale
+from streamloader._outbox import Closed
+from streamloader._settings import OnError, Settings, choose_last_batch
+from streamloader._world import World, detect_world
+from streamloader.batch import Batch
+from streamloader.decode import PixelFormat, Transform
+from streamloader.errors import ConfigError
+from streamloader.monitor import TimeSummary
+from streamloader.order import EpochOrder, LoaderState, RankPlan
+from streamloader.order.plan import LastBatch
+from streamloader.sizes import parse_size
+
+DEFAULT_MAX_PIXELS = 178_956_970
+
+
+class StreamLoader:
+    """Batches of a DTS1 data set, in an order fixed by seed and epoch alone.
+
+    Iterating gives :class:`~streamloader.Batch` mappings. A new ``iter`` after a full pass, or
+    after a ``break``, is the next epoch from its start.
+
+    Args:
+        url: ``s3://bucket/prefix``, ``file://`` or a path of a data set made by
+            ``streamloader convert`` or ``DatasetWriter``.
+        batch_size: rows per batch on this rank.
+        transform: a spec such as ``RandomResizedCrop(224, flip=0.5)``; None gives every field
+            as stored, pictures as bytes.
+        shuffle: True or ``"window"`` (samples of a few blocks of 256 lanes are mixed),
+            ``"global"`` (any sample anywhere, one read each), False (stored order).
+        seed: of the shuffle and of random transforms.
+        split: for a data set with splits, such as ``"val"``.
+        device: ``"cpu"``, ``"cuda"``, ``"cuda:1"``; by default the GPU of the local rank if
+            there is one, else the CPU.
+        output: ``"uint8"``, ``"float16"``, ``"bfloat16"`` or ``"float32"``; a float type is
+            (x / 255 - mean) / std.
+        mean, std: three numbers on the 0-1 scale, for float outputs.
+        last_batch: ``"pad"`` (default; repeats with ``valid`` False, so that all ranks and all
+            batches are equal), ``"drop"`` or ``"partial"``; ``drop_last=True`` means "drop".
+        num_workers: decode threads of the whole node, shared by its ranks; by default the
+            allowed CPUs less one.
+        prefetch_batches: batches decoded ahead.
+        memory_limit: bytes, or ``"1gib"``, for blocks, shard tails and slots together.
+        on_error: ``"raise"`` or ``"skip"``, for samples whose content is damaged.
+        max_bad_fraction: with ``"skip"``, the share of this rank's samples of an epoch above
+            which the run stops.
+        stall_timeout_s: seconds without a batch after which waiting raises TimeoutError.
+        storage_options: ``endpoint_url``, ``region``, ``profile``, ``anonymous``, ….
+        download_retry, download_timeout: attempts, and seconds for a whole read.
+        max_pixels: pictures that claim more are refused before anything is allocated.
+        rank, world_size, local_rank, local_world_size: by default from torch.distributed if
+            it is initialised, else from the environment of the launcher.
+
+    Raises:
+        ConfigError: arguments that cannot work, or no data set at ``url``.
+        StorageError: the storage refused or failed.
+        ShardError: the data set is damaged.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        batch_size: int,
+        transform: Transform | None = None,
+        shuffle: bool | str = False,
+        seed: int = 0,
+        split: str | None = None,
+        device: Any = None,
+        output: str = "uint8",
+        mean: Sequence[float] | None = None,
+        std: Sequence[float] | None = None,
+        last_batch: LastBatch | None = None,
+        drop_last: bool | None = None,
+        num_workers: int | None = None,
+        prefetch_batches: int = 3,
+        memory_limit: int | str = "1gib",
+        on_error: OnError = "raise",
+        max_bad_fraction: float = 0.01,
+        stall_timeout_s: float = 120.0,
+        storage_options: Mapping[str, Any] | None = None,
+        download_retry: int = 8,
+        download_timeout: float = 60.0,
+        max_pixels: int = DEFAULT_MAX_PIXELS,
+        rank: int | None = None,
+        world_size: int | None = None,
+        local_rank: int | None = None,
+        local_world_size: int | None = None,
+    ) -> None:
+        settings = Settings(
+            url=str(url),
+            batch_size=batch_size,
+            split=split,
+            transform=transform,
+            shuffle=shuffle,
+            seed=seed,
+            last_batch=choose_last_batch(last_batch, drop_last),
+            num_workers=num_workers,
+            prefetch_batches=prefetch_batches,
+            memory_limit_bytes=parse_size(memory_limit, "memory_limit"),
+            max_pixels=max_pixels,
+            pixels=PixelFormat(output, mean, std),  # type: ignore[arg-type]  # it validates
+            on_error=on_error,
+            max_bad_fraction=max_bad_fraction,
+            stall_timeout_s=stall_timeout_s,
+            storage_options={
+                "download_retry": download_retry,
+                "download_timeout": download_timeout,
+                **(storage_options or {}),
+            },
+        )
+        self._world_arguments: dict[str, int | None] = {
+            "rank": rank,
+            "world_size": world_size,
+            "local_rank": local_rank,
+            "local_world_size": local_world_size,
+        }
+        self._world = detect_world(**self._world_arguments, environ=None)
+        self._delivery = open_delivery(device, self._world.local_rank, settings.pixels)
+        self._engine = Engine(settings, self._world, self._delivery)
+        close_at_exit.watch(self._engine)
+        self._finalizer = weakref.finalize(self, outside_own_threads, self._engine.close)
+        self._finalizer.atexit = False  # close_at_exit runs before the threads are joined
+        self._lock = threading.RLock()
+        self._iterator: weakref.ref[_EpochIterator] | None = None
+        self._cursor = self._blank_state()
+        self._fresh = True
+        self._closed = False
+
+    @property
+    def classes(self) -> list[str]:
+        """Names of the classes; the label of a sample is a place in this list."""
+        return list(self._engine.catalog.manifest.classes or ())
+
+    @property
+    def num_samples(self) -> int:
+        """Samples of the data set or of the chosen split, over all ranks."""
+        return self._engine.spec.num_samples
+
+    def __len__(self) -> int:
+        """Batches of a full epoch on this rank."""
+        return self._plan(epoch=0, start=0).num_batches
+
+    def __iter__(self) -> Iterator[Batch]:
+        with self._lock:
+            self._check_open()
+            self._check_world()
+            self._end_iterator()
+            epoch_over = self._cursor.position and not self._left_over()
+            if epoch_over or not self._fresh:
+                self._cursor = self._blank_state(self._cursor.epoch + 1)
+            self._fresh = False
+            iterator = _EpochIterator(self, self._new_run())
+            self._iterator = weakref.ref(iterator)
+            return iterator
+
+    def _new_run(self) -> EpochRun:
+        return EpochRun(
+            self._engine,
+            epoch=self._cursor.epoch,
+            start=self._cursor.position,
+            rank=self._world.rank,
+            world_size=self._world.world_size,
+            on_ready=self._delivery.ready,
+            skipped=self._cursor.skipped,
+            skipped_digest=_parse_digest(self._cursor.skipped_digest),
+        )
+
+    def _end_iterator(self) -> None:
+        iterator = self._iterator() if self._iterator is not None else None
+        if iterator is not None:
+            iterator.end()
+        self._iterator = None
+        run = self._engine.active_run
+        if run is not None:
+            run.stop()  # its iterator is gone, and another thread is still ending it
+
+    def set_epoch(self, epoch: int) -> None:
+        """The next ``iter`` is this epoch; the loaded epoch keeps its cursor."""
+        with self._lock:
+            if isinstance(epoch, bool) or not isinstance(epoch, int) or epoch < 0:
+                raise ConfigError(f"epoch must be a whole number from 0 up, got {epoch!r}")
+            if not (self._fresh and epoch == self._cursor.epoch):
+                self._end_iterator()
+                self._cursor = self._blank_state(epoch)
+            self._fresh = True
+
+    def state_dict(self) -> dict[str, Any]:
+        """Where the consumer stands: JSON-able, small, the same on every rank."""
+        with self._lock:
+            return self._cursor.to_dict()
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Continues the global sequence of ``state`` at the next ``iter``.
+
+        Ranks, batch size and workers may differ from those that saved it.
+
+        Raises:
+            StateMismatch: the state belongs to another data set, seed or rule version; the
+                message says what differs.
+            ConfigError: it is not a state of a loader.
+        """
+        with self._lock:
+            loaded = LoaderState.parse(state)
+            loaded.check_continues(self._blank_state())
+            _parse_digest(loaded.skipped_digest)
+            if loaded.position > self.num_samples:
+                raise ConfigError(
+                    f"the state's position {loaded.position} lies beyond the"
+                    f" {self.num_samples} samples of the data set"
+                )
+            self._end_iterator()
+            self._cursor = loaded
+            self._fresh = True
+
+    def stats(self) -> dict[str, Any]:
+        """Counters, times per stage in milliseconds, and bytes by room."""
+        counters = self._engine.counters
+        return {
+            "counters": counters.counts(),
+            "times_ms": {name: t.to_dict() for name, t in counters.times().items()},
+            "memory_bytes": self._engine.memory_account(),
+            "workers": self._engine.num_workers,
+            "decoder": "none" if self._engine.decoder is None else "pillow",
+            **self._delivery.stats(),
+        }
+
+    def stage_time(self, stage: str) -> TimeSummary:
+        """Times of one stage of ``stats()["times_ms"]``; all zero if it has not run."""
+        return self._engine.counters.time(stage)
+
+    def close(self) -> None:
+        """Ends every thread of the loader; batches that are held stay valid."""
+        with self._lock:
+            if self._closed:
+                return
+            self._closed = True
+            self._end_iterator()
+        self._finalizer()
+
+    def __enter__(self) -> StreamLoader:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+    def _plan(self, *, epoch: int, start: int) -> RankPlan:
+        settings = self._engine.settings
+        return RankPlan(
+            EpochOrder(self._engine.spec, epoch),
+            batch_size=settings.batch_size,
+            rank=self._world.rank,
+            world_size=self._world.world_size,
+            last_batch=settings.last_batch,
+            start=start,
+        )
+
+    def _left_over(self) -> int:
+        return self._plan(epoch=self._cursor.epoch, start=self._cursor.position).num_batches
+
+    def _blank_state(self, epoch: int = 0) -> LoaderState:
+        engine = self._engine
+        return LoaderState(
+            fingerprint=engine.catalog.fingerprint,
+            epoch=epoch,
+            position=0,
+            seed=engine.spec.seed,
+            lanes=engine.spec.lanes,
+            window=engine.spec.window,
+            shuffle=engine.spec.shuffle,
+            last_batch=engine.settings.last_batch,
+            split=engine.settings.split,
+        )
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise ConfigError("this loader is closed: make a new one")
+
+    def _check_world(self) -> None:
+        now = detect_world(**self._world_arguments, environ=None)
+        if (now.rank, now.world_size) != (self._world.rank, self._world.world_size):
+            raise ConfigError(
+                f"rank and world size were {_of(self._world)} when the loader was made and are"
+                f" {_of(now)} now: make it after torch.distributed is initialised, or pass"
+                " rank= and world_size="
+            )
+
+
+class _EpochIterator(Iterator[Batch]):
+    """Batches of one run; a newer iterator of the same loader ends it.
+
+    The loader knows it only weakly: once the training loop drops it, its run ends.
+    """
+
+    # The two classes are one mechanism in two lifetimes, so this one reads the loader's parts.
+    # ruff: noqa: SLF001
+
+    def __init__(self, loader: StreamLoader, run: EpochRun) -> None:
+        self._loader = loader
+        self._run = run
+        self._delivery = loader._delivery
+        self._counters = loader._engine.counters
+        self._state = loader._cursor
+        self._lock = threading.Lock()
+        self._ended = False
+        self._exhausted = False
+        self._delivery.begin(run)
+        run.start()
+
+    def __next__(self) -> Batch:
+        if self._exhausted:
+            raise StopIteration
+        if self._ended:
+            raise refuse_stale(self._run.epoch)
+        try:
+            with self._timed("wait_s"):
+                filled = self._run.take()
+            if filled is None:
+                self._exhausted = True
+                self.end()
+                raise StopIteration
+            with self._timed("transfer_s"):
+                fields = self._delivery.deliver(self._run, filled)
+        except Closed:
+            raise refuse_stale(self._run.epoch) from None
+        except BaseException:
+            self.end()
+            raise
+        self._state = self._run.state_after(self._state, filled)
+        self._loader._cursor = self._state
+        self._counters.add("batches")
+        self._counters.add("samples", int(filled.plan.valid.sum()))
+        return Batch(fields, self._state.to_dict())
+
+    @contextmanager
+    def _timed(self, stage: str) -> Iterator[None]:
+        started = time.perf_counter()
+        yield
+        self._counters.observe(stage, time.perf_counter() - started)
+
+    def end(self) -> None:
+        """Stops what runs for this iterator; may be called twice."""
+        with self._lock:
+            if self._ended:
+                return
+            self._ended = True
+        self._run.stop()
+        self._delivery.end(self._run)
+
+    def __del__(self) -> None:
+        if not self._ended:
+            outside_own_threads(self.end)
+
+
+def _parse_digest(digest: str) -> int:
+    try:
+        return int(digest or "0", 16)
+    except ValueError:
+        raise ConfigError(f"state field 'skipped_digest' must be hex, got {digest!r}") from None
+
+
+def _of(world: World) -> str:
+    return f"{world.rank} of {world.world_size}"

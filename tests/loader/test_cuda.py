@@ -1,0 +1,84 @@
+"""Batches on a real GPU; needs a CUDA device."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from picture_sets import NUM_PICTURES
+
+from streamloader import CenterCrop, RandomResizedCrop, StreamLoader
+
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device"),
+]
+
+
+def loader(dataset, **options):
+    wanted = {"batch_size": 8, "transform": RandomResizedCrop(32), "shuffle": True}
+    return StreamLoader(str(dataset), **{**wanted, **options})
+
+
+def test_the_gpu_is_the_default_device_and_has_the_bytes_of_the_cpu(pictures):
+    with loader(pictures) as gpu, loader(pictures, device="cpu") as cpu:
+        for there, here in zip(gpu, cpu, strict=True):
+            assert there["image"].device.type == "cuda"
+            assert there["image"].is_contiguous(memory_format=torch.channels_last)
+            for name in here:
+                assert torch.equal(there[name].cpu(), here[name])
+
+
+def test_a_consumer_that_never_synchronises_keeps_its_batches(pictures):
+    side = torch.cuda.Stream()
+    kept = []
+    with loader(pictures, prefetch_batches=1) as stream, torch.cuda.stream(side):
+        busy = torch.randn(2048, 2048, device="cuda")
+        for _ in range(5):
+            for batch in stream:
+                for _ in range(10):
+                    busy = busy @ busy / 2048
+                kept.append((batch["index"].clone(), batch["image"].long().sum((1, 2, 3))))
+    torch.cuda.synchronize()
+    with loader(pictures, device="cpu") as reference:
+        wanted = [
+            (batch["index"], batch["image"].long().sum((1, 2, 3)))
+            for _ in range(5)
+            for batch in reference
+        ]
+    assert len(kept) == len(wanted)
+    for (index, total), (wanted_index, wanted_total) in zip(kept, wanted, strict=True):
+        assert torch.equal(index.cpu(), wanted_index)
+        assert torch.equal(total.cpu(), wanted_total)
+
+
+def test_held_batches_on_the_device_stay_as_they_are(pictures):
+    with loader(pictures, prefetch_batches=1) as stream:
+        held = []
+        for batch in stream:
+            held.append((batch, batch["image"].clone()))
+            if len(held) == 6:
+                break
+    for batch, image in held:
+        assert torch.equal(batch["image"], image)
+
+
+@pytest.mark.parametrize("output", ["float32", "float16", "bfloat16"])
+def test_float_outputs_agree_with_the_cpu(pictures, output):
+    options = {
+        "transform": CenterCrop(32),
+        "output": output,
+        "mean": (0.5, 0.4, 0.3),
+        "std": (0.2, 0.3, 0.4),
+    }
+    with loader(pictures, **options) as gpu, loader(pictures, device="cpu", **options) as cpu:
+        there, here = next(iter(gpu))["image"], next(iter(cpu))["image"]
+    assert there.dtype == here.dtype
+    assert torch.allclose(there.float().cpu(), here.float(), rtol=1e-2, atol=1e-2)
+
+
+def test_an_early_break_and_the_next_epoch(pictures):
+    with loader(pictures) as stream:
+        for _ in range(10):
+            next(iter(stream))
+        seen = [n for b in stream for n in b["index"][b["valid"]].tolist()]
+    assert sorted(seen) == list(range(NUM_PICTURES))

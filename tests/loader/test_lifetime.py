@@ -1,0 +1,133 @@
+"""Threads, descriptors and memory when nobody closes anything."""
+
+from __future__ import annotations
+
+import gc
+import os
+import subprocess
+import sys
+import textwrap
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from streamloader import RandomResizedCrop, StreamLoader
+
+
+def loader(dataset, **options):
+    wanted = {"batch_size": 8, "transform": RandomResizedCrop(24), "device": "cpu"}
+    return StreamLoader(str(dataset), **{**wanted, **options})
+
+
+def own_threads():
+    return [t for t in threading.enumerate() if t.name.startswith("streamloader-")]
+
+
+def test_a_loader_that_is_dropped_ends_its_threads(pictures):
+    before = len(own_threads())
+    stream = loader(pictures)
+    next(iter(stream))
+    assert len(own_threads()) > before
+    del stream
+    gc.collect()
+    assert len(own_threads()) == before
+
+
+def test_descriptors_and_threads_stay_flat_over_many_first_batches(pictures):
+    stream = loader(pictures, shuffle=True)
+    next(iter(stream))
+    descriptors, threads = len(os.listdir("/proc/self/fd")), threading.active_count()
+    for _ in range(100):
+        next(iter(stream))
+    assert len(os.listdir("/proc/self/fd")) <= descriptors + 2
+    assert threading.active_count() <= threads
+    stream.close()
+
+
+def test_the_interpreter_exits_at_once_with_a_loader_half_used(pictures):
+    script = f"""
+        import atexit, time
+        from streamloader import RandomResizedCrop, StreamLoader
+        stream = StreamLoader({str(pictures)!r}, batch_size=8, shuffle=True, device="cpu",
+                              transform=RandomResizedCrop(24))
+        for _ in range(3):
+            next(iter(stream))
+        batches = iter(stream)
+        held = next(batches)
+        main_ended = time.monotonic()
+        # Runs after the interpreter has joined every thread that is not a daemon.
+        atexit.register(lambda: print(time.monotonic() - main_ended, flush=True))
+    """
+    result = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(script)],
+        capture_output=True,
+        text=True,
+        timeout=100,
+        check=False,
+    )
+    assert result.returncode == 0, result.stderr
+    assert result.stderr == ""
+    assert float(result.stdout) < 2
+
+
+def test_a_blocked_consumer_is_woken_by_close_from_another_thread(pictures):
+    stream = loader(pictures, batch_size=8)
+    batches = iter(stream)
+    held = [next(batches) for _ in range(3)]
+    with ThreadPoolExecutor(1) as executor:
+        executor.submit(stream.close).result(10)
+    assert len(held) == 3
+    with pytest.raises(Exception, match="ended"):
+        next(batches)
+
+
+def test_two_loaders_in_one_process_do_not_meet(pictures):
+    with loader(pictures, shuffle=True) as one, loader(pictures, shuffle=True) as two:
+        pairs = list(zip(one, two, strict=True))
+    assert all(a["index"].tolist() == b["index"].tolist() for a, b in pairs)
+
+
+def test_a_loader_works_inside_a_running_event_loop(pictures):
+    import asyncio
+
+    async def consume() -> int:
+        with loader(pictures) as stream:
+            return sum(int(batch["valid"].sum()) for batch in stream)
+
+    assert asyncio.run(consume()) == 83
+
+
+def test_the_exception_of_the_loop_body_is_kept(pictures):
+    def train():
+        with loader(pictures) as stream:
+            return [1 / 0 for _ in stream]
+
+    with pytest.raises(ZeroDivisionError):
+        train()
+
+
+def test_an_iterator_collected_inside_a_loaders_own_thread_ends_without_deadlock(pictures):
+    stream = loader(pictures, shuffle=True)
+    batches = iter(stream)
+    next(batches)
+    collected = threading.Event()
+
+    def collect():
+        nonlocal batches
+        del batches
+        collected.set()
+
+    thread = threading.Thread(target=collect, name="streamloader-decode-of-a-test")
+    thread.start()
+    assert collected.wait(10)
+    thread.join(10)
+    assert sum(int(batch["valid"].sum()) for batch in stream) == 83
+    stream.close()
+
+
+def test_an_iterator_that_was_never_asked_for_a_batch_ends_too(pictures):
+    stream = loader(pictures)
+    for _ in range(10):
+        iter(stream)
+    stream.close()

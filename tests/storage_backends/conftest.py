@@ -1,0 +1,83 @@
+"""One place per backend, and a counter that tests can look into."""
+
+from __future__ import annotations
+
+import secrets
+from collections import Counter
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from storage_backends import Store, open_store
+from streamloader.cli.s3_server import SeaweedServer
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """A place that is still empty, and the options that open it."""
+
+    url: str
+    options: dict[str, Any]
+
+
+class Counts:
+    """Counters that remember."""
+
+    def __init__(self) -> None:
+        self.totals: Counter[str] = Counter()
+        self.times: dict[str, list[float]] = {}
+
+    def add(self, name: str, value: int = 1) -> None:
+        self.totals[name] += value
+
+    def observe(self, name: str, seconds: float) -> None:
+        self.times.setdefault(name, []).append(seconds)
+
+
+@pytest.fixture(autouse=True)
+def no_aws_configuration(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Whatever the machine's AWS configuration is, tests do not see it."""
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN", "AWS_PROFILE"):
+        monkeypatch.delenv(name, raising=False)
+    for name in ("AWS_ENDPOINT_URL", "AWS_ENDPOINT_URL_S3", "AWS_REGION", "AWS_DEFAULT_REGION"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
+    monkeypatch.setenv("AWS_CONFIG_FILE", str(tmp_path / "aws-config"))
+    monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(tmp_path / "aws-credentials"))
+
+
+@pytest.fixture
+def counts() -> Counts:
+    return Counts()
+
+
+@pytest.fixture(scope="session")
+def shared_bucket(s3_server: SeaweedServer) -> str:
+    """One bucket for many tests, each below a prefix of its own: a new one takes half a second."""
+    name = f"shared-{secrets.token_hex(4)}"
+    s3_server.create_bucket(name)
+    return name
+
+
+@pytest.fixture
+def s3_place(s3_server: SeaweedServer, shared_bucket: str) -> Place:
+    return Place(f"s3://{shared_bucket}/{secrets.token_hex(6)}/x", s3_server.storage_options)
+
+
+@pytest.fixture(params=["local", pytest.param("s3", marks=pytest.mark.s3)])
+def place(request: pytest.FixtureRequest, tmp_path: Path) -> Place:
+    if request.param == "s3":
+        found: Place = request.getfixturevalue("s3_place")
+        return found
+    folder = tmp_path / "objects"
+    folder.mkdir()
+    return Place(str(folder), {})
+
+
+@pytest.fixture
+async def store(place: Place, counts: Counts) -> AsyncIterator[Store]:
+    async with open_store(place.url, counts, **place.options) as opened:
+        yield opened
