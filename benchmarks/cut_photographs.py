@@ -38,7 +38,7 @@ def cut(job: tuple[Path, int, Path, int]) -> int:
     rng = random.Random(seed)
     whole = Image.open(source).convert("RGB")
     made = 0
-    for attempt in range(count * 20):
+    for attempt in range(count * 8):
         if made == count:
             break
         scale = rng.uniform(1.0, 2.5)
@@ -72,7 +72,7 @@ def main() -> None:
         raise SystemExit(f"no wallpapers under {' or '.join(SOURCES)}: install the packages above")
     for number in range(20):
         (arguments.out / f"class{number:02d}").mkdir(parents=True, exist_ok=True)
-    each = -(-arguments.count // len(wallpapers)) + 8
+    each = 2 * -(-arguments.count // len(wallpapers))
     jobs = [(path, seed, arguments.out, each) for seed, path in enumerate(wallpapers)]
     with ProcessPoolExecutor(arguments.jobs) as executor:
         made = sum(executor.map(cut, jobs))
