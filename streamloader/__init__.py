@@ -21,6 +21,7 @@ if TYPE_CHECKING:
         StreamLoaderError,
     )
     from streamloader.loader import StreamLoader
+    from streamloader.monitor import pipeline_times
 
 __version__ = "0.1.0"
 
@@ -39,6 +40,7 @@ _HOMES = {
     "StreamLoader": "loader",
     "StreamLoaderError": "errors",
     "open_dataset": "dataset",
+    "pipeline_times": "monitor",
 }
 
 __all__ = [
@@ -57,6 +59,7 @@ __all__ = [
     "StreamLoaderError",
     "__version__",
     "open_dataset",
+    "pipeline_times",
 ]
 
 

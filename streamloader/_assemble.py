@@ -35,12 +35,19 @@ class Recipe:
 
 @dataclass(slots=True)
 class Filled:
-    """A batch whose slot is full: ``faults`` are the reasons of its bad rows."""
+    """A batch whose slot is full.
+
+    Attributes:
+        variable: values of the variable fields, one per row.
+        faults: reasons of its bad rows.
+        mapped: what the user's code made of the batch; the slot is then no part of it.
+    """
 
     slot: Slot
     plan: BatchPlan
     variable: dict[str, list[Any]]
     faults: dict[int, str]
+    mapped: dict[str, Any] | None = None
 
 
 class AssembleJob:
@@ -154,6 +161,18 @@ class AssembleJob:
                 values[place] = decode(field, memory[offset : offset + length], "", 0)
             except ShardError as error:
                 faults[place] = error.reason
+
+
+def host_fields(
+    fields: BatchFields, arrays: dict[str, npt.NDArray[Any]], variable: dict[str, list[Any]]
+) -> dict[str, Any]:
+    """Fields of a batch from the arrays of its slot; pictures as [B, 3, H, W] views."""
+    pictures = {field.name for field in fields.pictures}
+    batch: dict[str, Any] = {
+        name: array.transpose(0, 3, 1, 2) if name in pictures else array
+        for name, array in arrays.items()
+    }
+    return batch | variable
 
 
 def stand_in(filled: Filled) -> None:

@@ -8,13 +8,12 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import numpy.typing as npt
 
-from streamloader._assemble import Filled
+from streamloader._assemble import Filled, host_fields
 from streamloader._fields import BatchFields
 from streamloader.decode import PixelFormat
 from streamloader.errors import ConfigError
-from streamloader.transfer import FieldSpec, HostMemory, SlotLayout, lease_arrays
+from streamloader.transfer import HostMemory, SlotLayout, lease_arrays
 
 if TYPE_CHECKING:
     from streamloader._epoch import EpochRun
@@ -86,22 +85,19 @@ class CpuDelivery(Delivery):
 
     def deliver(self, run: EpochRun, filled: Filled) -> dict[str, Any]:
         run.taken(filled)
+        if filled.mapped is not None:
+            return self._tensors(filled.mapped)
         arrays = lease_arrays(filled.slot)
-        pictures = {field.name for field in self.fields.pictures}
-        fields: dict[str, Any] = {}
-        for spec in self.fields.slot:
-            value = self._tensor(arrays[spec.name], spec)
-            fields[spec.name] = channels_first(value) if spec.name in pictures else value
-        fields.update(filled.variable)
-        return fields
+        return self._tensors(host_fields(self.fields, arrays, filled.variable))
 
-    def _tensor(self, array: npt.NDArray[Any], spec: FieldSpec) -> Any:
+    def _tensors(self, batch: dict[str, Any]) -> dict[str, Any]:
         if not self._torch:
-            return array
-        import torch
-
-        tensor = torch.from_numpy(array)
-        return tensor.view(getattr(torch, spec.torch_name)) if spec.torch_dtype else tensor
+            return batch
+        tensors = {name: as_tensor(value) for name, value in batch.items()}
+        for spec in self.fields.slot:
+            if spec.torch_dtype is not None and spec.name in tensors:
+                tensors[spec.name] = as_torch_dtype(tensors[spec.name], spec.torch_dtype)
+        return tensors
 
     def end(self, run: EpochRun) -> None:
         """The run gives back the slots that nobody took."""
@@ -110,15 +106,29 @@ class CpuDelivery(Delivery):
         return {"device": "cpu"}
 
 
-def channels_first(pictures: Any) -> Any:
-    """[B, H, W, 3] as [B, 3, H, W] with channels_last strides; no copy."""
-    if isinstance(pictures, np.ndarray):
-        return pictures.transpose(0, 3, 1, 2)
-    return pictures.permute(0, 3, 1, 2)
+def as_tensor(value: Any) -> Any:
+    """An array of numbers as a tensor that shares its memory; anything else as it is."""
+    import torch
+
+    if not isinstance(value, np.ndarray) or value.dtype.kind not in "biuf":
+        return value
+    return torch.from_numpy(value if value.flags.writeable else value.copy())
 
 
-def open_delivery(device: Any, local_rank: int, pixels: PixelFormat) -> Delivery:
+def as_torch_dtype(tensor: Any, name: str) -> Any:
+    """The same bits as the torch type that numpy lacks."""
+    import torch
+
+    return tensor.view(getattr(torch, name)) if tensor.dtype == torch.uint16 else tensor
+
+
+def open_delivery(
+    device: Any, local_rank: int, pixels: PixelFormat, *, on_host: bool = False
+) -> Delivery:
     """The delivery for a device as the user names it; None chooses.
+
+    Args:
+        on_host: pictures must have their final type on the host, for the user's code.
 
     Raises:
         ConfigError: no such device, or a CUDA device without torch.
@@ -134,7 +144,7 @@ def open_delivery(device: Any, local_rank: int, pixels: PixelFormat) -> Delivery
         )
     from streamloader._cuda_delivery import CudaDelivery
 
-    return CudaDelivery(name, pixels)
+    return CudaDelivery(name, pixels, on_host=on_host)
 
 
 def _default_device(local_rank: int) -> str:

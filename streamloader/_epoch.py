@@ -9,12 +9,12 @@ import threading
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from streamloader._assemble import AssembleJob, Filled, Recipe, stand_in
+from streamloader._assemble import AssembleJob, Filled, Recipe, host_fields, stand_in
 from streamloader._outbox import Outbox
 from streamloader.errors import ConfigError, SampleError
 from streamloader.fetch import Fetched, Running
 from streamloader.order import EpochOrder, LoaderState, RankPlan, mix64
-from streamloader.transfer import RingExhausted, Slot, TransferStation
+from streamloader.transfer import RingExhausted, Slot, TransferStation, lease_arrays
 
 if TYPE_CHECKING:
     from streamloader._engine import Engine
@@ -190,7 +190,15 @@ class EpochRun:
         if filled.faults and not self._accept_faults(filled):
             return
         filled.slot.mark_filled(len(filled.plan.samples))
+        if self.settings.user_code and not self._abort.is_set():
+            self._run_user_code(filled)
         self.outbox.put(filled.plan.number, filled)
+
+    def _run_user_code(self, filled: Filled) -> None:
+        """Leases the slot to the user's functions; what they return is the batch."""
+        self.taken(filled)
+        batch = host_fields(self._engine.fields, lease_arrays(filled.slot), filled.variable)
+        filled.mapped = self.settings.user_code.apply(batch)
 
     def _accept_faults(self, filled: Filled) -> bool:
         """Applies ``on_error`` to a batch with bad rows; False if the run is over."""

@@ -36,6 +36,7 @@ class Outbox(Generic[T]):
         self._failure: BaseException | None = None
         self._closed = False
         self._waiting = False
+        self._watchers: list[Callable[[], object]] = []
 
     @property
     def consumer_waits(self) -> bool:
@@ -56,7 +57,7 @@ class Outbox(Generic[T]):
             while self._ready_up_to in self._items:
                 self._on_ready(self._items[self._ready_up_to])
                 self._ready_up_to += 1
-            self._changed.notify_all()
+            self._tell()
             return True
 
     def fail(self, error: BaseException) -> None:
@@ -64,7 +65,7 @@ class Outbox(Generic[T]):
         with self._changed:
             if self._failure is None:
                 self._failure = error
-            self._changed.notify_all()
+            self._tell()
 
     def get(self, stall_timeout_s: float, describe: Callable[[], str]) -> T | None:
         """The next batch, or None after the last one.
@@ -93,7 +94,25 @@ class Outbox(Generic[T]):
         with self._changed:
             self._closed = True
             self._items.clear()
-            self._changed.notify_all()
+            self._tell()
+
+    def when_ready(self, callback: Callable[[], object]) -> None:
+        """Calls ``callback`` once ``get`` would not wait: now, or later from any thread."""
+        with self._changed:
+            if not self._ready():
+                self._watchers.append(callback)
+                self._waiting = True
+                self._on_wait()
+                return
+        callback()
+
+    def _tell(self) -> None:
+        self._changed.notify_all()
+        if self._watchers and self._ready():
+            watchers, self._watchers = self._watchers, []
+            self._waiting = False
+            for watcher in watchers:
+                watcher()
 
     def _ready(self) -> bool:
         return (

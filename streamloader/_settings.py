@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from streamloader._user_code import UserCode
 from streamloader.decode import PixelFormat, Transform
 from streamloader.errors import ConfigError
 from streamloader.order.plan import LAST_BATCH_RULES, LastBatch
@@ -29,6 +30,7 @@ class Settings:
     prefetch_batches: int
     memory_limit_bytes: int
     max_pixels: int
+    user_code: UserCode
     pixels: PixelFormat
     on_error: OnError
     max_bad_fraction: float
@@ -43,6 +45,11 @@ class Settings:
             value = getattr(self, name)
             if isinstance(value, bool) or not isinstance(value, int) or value < least:
                 raise ConfigError(f"{name} must be a whole number from {least} up, got {value!r}")
+        if self.user_code and self.pixels.dtype == "bfloat16":
+            raise ConfigError(
+                "numpy has no bfloat16 for map, batch_map and collate: use output='float32' and"
+                " convert on the device"
+            )
         if self.on_error not in ("raise", "skip"):
             raise ConfigError(f"on_error must be 'raise' or 'skip', got {self.on_error!r}")
         if not 0 <= self.max_bad_fraction <= 1:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
 import time
 import weakref
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -15,6 +16,7 @@ from streamloader._engine import Engine
 from streamloader._epoch import EpochRun, refuse_stale
 from streamloader._outbox import Closed
 from streamloader._settings import OnError, Settings, choose_last_batch
+from streamloader._user_code import BatchFunction, CollateFunction, SampleFunction, UserCode
 from streamloader._world import World, detect_world
 from streamloader.batch import Batch
 from streamloader.decode import PixelFormat, Transform
@@ -54,6 +56,9 @@ class StreamLoader:
             allowed CPUs less one.
         prefetch_batches: batches decoded ahead.
         memory_limit: bytes, or ``"1gib"``, for blocks, shard tails and slots together.
+        map, batch_map, collate: your own Python, per sample, per batch, and to make a batch of
+            samples; run in the decode threads, holding the GIL. They get numpy arrays and
+            return mappings.
         on_error: ``"raise"`` or ``"skip"``, for samples whose content is damaged.
         max_bad_fraction: with ``"skip"``, the share of this rank's samples of an epoch above
             which the run stops.
@@ -88,6 +93,9 @@ class StreamLoader:
         num_workers: int | None = None,
         prefetch_batches: int = 3,
         memory_limit: int | str = "1gib",
+        map: SampleFunction | None = None,  # noqa: A002 - the name that users know
+        batch_map: BatchFunction | None = None,
+        collate: CollateFunction | None = None,
         on_error: OnError = "raise",
         max_bad_fraction: float = 0.01,
         stall_timeout_s: float = 120.0,
@@ -112,6 +120,7 @@ class StreamLoader:
             prefetch_batches=prefetch_batches,
             memory_limit_bytes=parse_size(memory_limit, "memory_limit"),
             max_pixels=max_pixels,
+            user_code=UserCode(map, collate, batch_map),
             pixels=PixelFormat(output, mean, std),  # type: ignore[arg-type]  # it validates
             on_error=on_error,
             max_bad_fraction=max_bad_fraction,
@@ -129,7 +138,9 @@ class StreamLoader:
             "local_world_size": local_world_size,
         }
         self._world = detect_world(**self._world_arguments, environ=None)
-        self._delivery = open_delivery(device, self._world.local_rank, settings.pixels)
+        self._delivery = open_delivery(
+            device, self._world.local_rank, settings.pixels, on_host=bool(settings.user_code)
+        )
         self._engine = Engine(settings, self._world, self._delivery)
         close_at_exit.watch(self._engine)
         self._finalizer = weakref.finalize(self, outside_own_threads, self._engine.close)
@@ -155,6 +166,9 @@ class StreamLoader:
         return self._plan(epoch=0, start=0).num_batches
 
     def __iter__(self) -> Iterator[Batch]:
+        return self._new_iterator()
+
+    def _new_iterator(self) -> _EpochIterator:
         with self._lock:
             self._check_open()
             self._check_world()
@@ -166,6 +180,10 @@ class StreamLoader:
             iterator = _EpochIterator(self, self._new_run())
             self._iterator = weakref.ref(iterator)
             return iterator
+
+    def __aiter__(self) -> AsyncIterator[Batch]:
+        """As ``iter``, for ``async for``; waiting never blocks the caller's event loop."""
+        return self._new_iterator()
 
     def _new_run(self) -> EpochRun:
         return EpochRun(
@@ -299,7 +317,7 @@ class StreamLoader:
             )
 
 
-class _EpochIterator(Iterator[Batch]):
+class _EpochIterator(Iterator[Batch], AsyncIterator[Batch]):
     """Batches of one run; a newer iterator of the same loader ends it.
 
     The loader knows it only weakly: once the training loop drops it, its run ends.
@@ -344,6 +362,23 @@ class _EpochIterator(Iterator[Batch]):
         self._counters.add("batches")
         self._counters.add("samples", int(filled.plan.valid.sum()))
         return Batch(fields, self._state.to_dict())
+
+    def __aiter__(self) -> AsyncIterator[Batch]:
+        return self
+
+    async def __anext__(self) -> Batch:
+        """As ``next``, while the caller's event loop goes on."""
+        loop, ready = asyncio.get_running_loop(), asyncio.Event()
+        self._run.outbox.when_ready(lambda: loop.call_soon_threadsafe(ready.set))
+        try:
+            async with asyncio.timeout(self._run.settings.stall_timeout_s):
+                await ready.wait()
+        except TimeoutError:
+            raise TimeoutError(f"no batch came: {self._run.describe_stall()}") from None
+        try:
+            return self.__next__()
+        except StopIteration:
+            raise StopAsyncIteration from None
 
     @contextmanager
     def _timed(self, stage: str) -> Iterator[None]:

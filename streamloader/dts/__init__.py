@@ -7,7 +7,10 @@ what a tensor is. The byte-level description is ``docs/format.md``.
 from __future__ import annotations
 
 from streamloader.dts.blocks import BlockTable, ShardSpan
-from streamloader.dts.fields import ELEMENT_DTYPES, Column, Field
+from streamloader.dts.decompression import decode_stored, decompress, decompress_into
+from streamloader.dts.defaults import default_value
+from streamloader.dts.fields import ELEMENT_DTYPES, NO_DEFAULT, Column, Field
+from streamloader.dts.hashes import HASH_NAMES
 from streamloader.dts.index import ShardIndex
 from streamloader.dts.layout import HEAD_BYTES, TRAILER_BYTES
 from streamloader.dts.limits import DEFAULT_LIMITS, Limits
@@ -30,24 +33,29 @@ from streamloader.dts.pictures import (
     read_picture_header,
 )
 from streamloader.dts.schema import Schema
+from streamloader.dts.shard_summary import ShardSummary
 from streamloader.dts.shard_table import ShardEntry, ShardTable
 from streamloader.dts.sidecar import Sidecar, build_sidecar
 from streamloader.dts.strict_json import canonical_json
 from streamloader.dts.values import bf16_to_float32, float32_to_bf16
 from streamloader.dts.verify import RecordFault
-from streamloader.dts.writer import ShardSummary, ShardWriter
+from streamloader.dts.writer import ShardWriter
+from streamloader.dts.zstd import Dictionary
 
 __all__ = [
     "DEFAULT_LIMITS",
     "ELEMENT_DTYPES",
     "FORMAT_CODES",
+    "HASH_NAMES",
     "HEAD_BYTES",
+    "NO_DEFAULT",
     "POINTER_NAME",
     "SAMPLING_CODES",
     "TAIL_GUESS_BYTES",
     "TRAILER_BYTES",
     "BlockTable",
     "Column",
+    "Dictionary",
     "Field",
     "Limits",
     "Manifest",
@@ -69,6 +77,10 @@ __all__ = [
     "build_sidecar",
     "canonical_json",
     "decode_key",
+    "decode_stored",
+    "decompress",
+    "decompress_into",
+    "default_value",
     "encode_key",
     "float32_to_bf16",
     "manifest_name",

@@ -2,20 +2,35 @@
 
 from __future__ import annotations
 
+import dataclasses
+import json
 import math
 import re
 from dataclasses import dataclass
+from enum import Enum
 from typing import Any, Final, TypeAlias
 
 import numpy as np
 
 from streamloader.dts.limits import DEFAULT_LIMITS
+from streamloader.dts.strict_json import canonical_json, check_json_value
 from streamloader.errors import ConfigError
 
 COLUMN_MAX_BYTES: Final = 64
 MAX_DIMENSIONS: Final = 8
 CODECS: Final = ("none", "zstd")
 PAYLOAD_TYPES: Final = ("picture", "bytes", "utf8", "json")
+DEFAULT_MAX_DEPTH: Final = 12
+"""Levels of a default: with the schema around it they stay within the depth of a SCHEMA."""
+
+
+class NoDefault(Enum):
+    """Its one member stands where a field has no default, since JSON's null can be one."""
+
+    NO_DEFAULT = "no default"
+
+
+NO_DEFAULT: Final = NoDefault.NO_DEFAULT
 
 ELEMENT_DTYPES: Final[dict[str, np.dtype[np.generic]]] = {
     "u1": np.dtype("<u1"),
@@ -73,6 +88,9 @@ class Field:
         type: ``picture``, ``bytes``, ``utf8``, ``json``, or an element type (``u1`` … ``bool``).
         shape: of one sample's array; ``()`` a scalar, ``(-1,)`` one dimension of any length.
         codec: ``none`` or ``zstd``; only for fields stored in the payload.
+        default: what the field is in shards without it, as JSON: a text for ``utf8``, hexadecimal
+            text for ``bytes``, anything for ``json``, one number for all elements of an array, a
+            list of numbers for a shape of ``(-1,)``. Whether it fits is checked by `Schema`.
 
     Raises:
         ConfigError: for anything the format does not have.
@@ -82,6 +100,7 @@ class Field:
     type: str
     shape: tuple[int, ...] = ()
     codec: str = "none"
+    default: Any = dataclasses.field(default=NO_DEFAULT, hash=False)
 
     def __post_init__(self) -> None:
         if not is_name(self.name):
@@ -102,6 +121,10 @@ class Field:
                 f"field {self.name!r} is at most {COLUMN_MAX_BYTES} bytes and stored as a column, "
                 "which has no codec"
             )
+        if self.default is not NO_DEFAULT:
+            check_json_value(self.default, DEFAULT_MAX_DEPTH)
+            # A copy in JSON's own types: as it will be read, and not the caller's to change.
+            object.__setattr__(self, "default", json.loads(canonical_json(self.default)))
 
     def _check_shape(self) -> None:
         shape = self.shape
@@ -121,14 +144,16 @@ class Field:
             )
 
     @classmethod
-    def parse(cls, name: str, spec: FieldSpec, codec: str = "none") -> Field:
+    def parse(
+        cls, name: str, spec: FieldSpec, codec: str = "none", default: Any = NO_DEFAULT
+    ) -> Field:
         """Field from the names that Python and numpy users write, see `FieldSpec`.
 
         Raises:
             ConfigError: when the type is unknown.
         """
         if isinstance(spec, Field):
-            return cls(name, spec.type, spec.shape, spec.codec)
+            return cls(name, spec.type, spec.shape, spec.codec, spec.default)
         shape: tuple[Any, ...] | None = None
         if isinstance(spec, tuple | list) and len(spec) == 2:
             spec, shape = spec[0], tuple(spec[1])
@@ -144,7 +169,7 @@ class Field:
             sizes = tuple(int(size) for size in shape or ())
         except (TypeError, ValueError) as exc:
             raise ConfigError(f"field {name!r} has shape {shape}: {exc}") from exc
-        return cls(name, _PYTHON_NAMES.get(match[1], match[1]), sizes, codec)
+        return cls(name, _PYTHON_NAMES.get(match[1], match[1]), sizes, codec, default)
 
     @property
     def dtype(self) -> np.dtype[np.generic]:

@@ -11,13 +11,14 @@ from streamloader.dts.fields import Column, Field
 from streamloader.dts.layout import FIELD_ALIGN, HEAD_BYTES, Head, SectionKind, byte_view, is_zero
 from streamloader.dts.limits import DEFAULT_LIMITS, Limits
 from streamloader.dts.naming import decode_key
+from streamloader.dts.records import read_record
 from streamloader.dts.schema import Schema
 from streamloader.dts.shard_table import ShardEntry
 from streamloader.dts.strict_json import parse_json
 from streamloader.dts.tail import Tail, parse_tail, parse_trailer
 from streamloader.dts.tail_rules import Layout, check_entry, check_tail, parse_schema
-from streamloader.dts.values import decode, decode_column_value
 from streamloader.dts.verify import RecordFault, verify_records
+from streamloader.dts.zstd import Dictionary
 from streamloader.errors import ConfigError, ShardError
 
 if TYPE_CHECKING:
@@ -42,10 +43,12 @@ class ShardIndex:
     """
 
     __slots__ = (
+        "_dictionaries",
         "_hashes",
         "_key_ends",
         "_layout",
         "_lengths",
+        "_raw_lengths",
         "_tail",
         "file_bytes",
         "name",
@@ -68,18 +71,18 @@ class ShardIndex:
         self.tail_offset = tail.trailer.tail_offset
         self.offsets: npt.NDArray[np.uint64] = layout.offsets
         self.payload_end = int(layout.offsets[-1])
+        self._dictionaries = layout.dictionaries
         self._hashes: dict[str, npt.NDArray[np.uint64]] = {}
         self._lengths: dict[str, npt.NDArray[np.uint32]] = {}
+        self._raw_lengths: dict[str, npt.NDArray[np.uint32]] = {}
         for place, field in enumerate(schema.fields):
             if field.is_column:
                 continue
-            self._hashes[field.name] = np.frombuffer(
-                tail.content(SectionKind.HASHES, place), dtype="<u8"
-            )
+            self._hashes[field.name] = tail.array(SectionKind.HASHES, place, "<u8")
             if field.has_lengths:
-                self._lengths[field.name] = np.frombuffer(
-                    tail.content(SectionKind.LENS, place), dtype="<u4"
-                )
+                self._lengths[field.name] = tail.array(SectionKind.LENS, place, "<u4")
+            if field.codec != "none":
+                self._raw_lengths[field.name] = tail.array(SectionKind.RAWLENS, place, "<u4")
         self._key_ends: npt.NDArray[np.uint64] | None = None
         if (SectionKind.KEYS, 0) in tail.sections:
             self._key_ends = np.frombuffer(
@@ -105,6 +108,7 @@ class ShardIndex:
         name: str,
         file_bytes: int,
         entry: ShardEntry | None = None,
+        schema: Schema | None = None,
         limits: Limits = DEFAULT_LIMITS,
     ) -> ShardIndex:
         """Check a tail by every rule of the format and give views of it.
@@ -114,6 +118,7 @@ class ShardIndex:
             name: of the shard, for errors.
             file_bytes: length of the file as storage states it.
             entry: the manifest's line for this shard, checked against it.
+            schema: what the manifest has for it, `Manifest.schema_of`, checked against its own.
             limits: bounds of the reader.
 
         Raises:
@@ -122,8 +127,13 @@ class ShardIndex:
         parsed = parse_tail(tail, file_bytes, name, limits)
         if entry is not None:
             check_entry(parsed, entry)
-        schema = parse_schema(parsed, limits)
-        return cls(parsed, schema, check_tail(parsed, schema, limits))
+        own = parse_schema(parsed, limits)
+        if schema is not None and schema != own:
+            raise parsed.fault(
+                "has another schema than the manifest states for it",
+                parsed.sections[SectionKind.SCHEMA, 0].offset,
+            )
+        return cls(parsed, own, check_tail(parsed, own, limits))
 
     def check_head(self, head: Buffer) -> None:
         """Check that the head belongs to this tail.
@@ -166,12 +176,17 @@ class ShardIndex:
         Raises:
             ConfigError: when `name` is not a column of the schema.
         """
-        column = self._column_named(name)
+        column = self.column_named(name)
         raw = self._tail.content(SectionKind.COLUMN, column.column_id)
         values = np.frombuffer(raw, dtype=column.dtype)
         return values.reshape((self.num_samples, *column.shape))
 
-    def _column_named(self, name: str) -> Column:
+    def column_named(self, name: str) -> Column:
+        """Description of a column.
+
+        Raises:
+            ConfigError: when `name` is not a column of the schema.
+        """
         for column in self.schema.columns:
             if column.name == name:
                 return column
@@ -179,7 +194,7 @@ class ShardIndex:
         raise ConfigError(f"no column {name!r} in {self.name}; its columns are {names}")
 
     def hashes(self, field: str) -> npt.NDArray[np.uint64]:
-        """uint64 [num_samples], XXH3-64 of the stored bytes of a payload field."""
+        """uint64 [num_samples], the schema's hash of the stored bytes of a payload field."""
         self._payload_field(field)
         return self._hashes[field]
 
@@ -190,6 +205,20 @@ class ShardIndex:
             fixed = self._payload_field(field).fixed_bytes
             found = np.broadcast_to(np.uint32(fixed or 0), (self.num_samples,))
         return found
+
+    def raw_lengths(self, field: str) -> npt.NDArray[np.uint32]:
+        """uint32 [num_samples], bytes of a payload field after decompression.
+
+        A value is compressed where this differs from `lengths`. `decompress` takes one of these
+        beside the stored bytes.
+        """
+        found = self._raw_lengths.get(field)
+        return self.lengths(field) if found is None else found
+
+    def dictionary(self, field: str) -> Dictionary | None:
+        """The zstd dictionary of a payload field in this shard, None when it has none."""
+        self._payload_field(field)
+        return self._dictionaries.get(field)
 
     def _payload_field(self, name: str) -> Field:
         for field in self.schema.payload_fields:
@@ -268,7 +297,9 @@ class ShardIndex:
         self._check_range(first, count)
         return verify_records(self, first, count, data, base)
 
-    def read_record(self, sample: int, data: Buffer, base: int) -> dict[str, Any]:
+    def read_record(
+        self, sample: int, data: Buffer, base: int, schema: Schema | None = None
+    ) -> dict[str, Any]:
         """All declared fields of one record as values; hashes are not checked here.
 
         ``picture`` and ``bytes`` give bytes, ``utf8`` str, ``json`` its value, scalars Python
@@ -278,40 +309,16 @@ class ShardIndex:
             sample: number of the record.
             data: bytes that hold it.
             base: offset in the file of ``data[0]``.
+            schema: which fields to give, like `Manifest.schema`; those that this shard does not
+                have come as their defaults. None: the shard's own.
 
         Raises:
             ShardError: when `data` does not hold the record or its bytes are not of its type.
-            ConfigError: when there is no such record.
+            ConfigError: when there is no such record, a field of `schema` has another type or
+                no default, or a compressed value is met without the zstd package.
         """
         self._check_range(sample, 1)
-        record: dict[str, Any] = {}
-        view = byte_view(data)
-        for field in self.schema.fields:
-            if field.is_column:
-                values = self.column(field.name)[sample]
-                record[field.name] = decode_column_value(self._column_named(field.name), values)
-                continue
-            offsets, lengths = self.field_ranges(field.name, sample, 1)
-            start, length = int(offsets[0]), int(lengths[0])
-            if not base <= start <= start + length <= base + len(view):
-                raise ShardError(
-                    f"record {sample} is not in the {len(view)} bytes given from byte {base} on",
-                    shard=self.name,
-                    offset=start,
-                )
-            self._require_plain(field, start)
-            stored = view[start - base : start - base + length]
-            record[field.name] = decode(field, stored, self.name, start)
-        return record
-
-    def _require_plain(self, field: Field, offset: int) -> None:
-        if field.codec != "none":
-            raise ShardError(
-                f"field {field.name!r} has codec {field.codec!r}; this build reads codec 'none' "
-                "only",
-                shard=self.name,
-                offset=offset,
-            )
+        return read_record(self, sample, data, base, schema)
 
     def _check_range(self, first: int, count: int) -> None:
         if count < 0 or not 0 <= first <= self.num_samples - count:

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from array import array
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
-import xxhash
 
+from streamloader.dts.fields import Field
+from streamloader.dts.hashes import hash_function
 from streamloader.dts.layout import SectionKind
 from streamloader.dts.schema import PICTURE_COLUMNS, Schema
 from streamloader.dts.tail import SectionContent
+from streamloader.dts.zstd import Dictionary
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
@@ -23,14 +25,15 @@ _COLUMN_CODES = {"u4": "I", "u2": "H"}
 class _PayloadIndex:
     """Hashes, lengths and picture headers of one payload field."""
 
-    __slots__ = ("field_id", "hashes", "headers", "lengths")
+    __slots__ = ("field_id", "hashes", "headers", "lengths", "raw_lengths")
 
-    def __init__(self, field_id: int, *, has_lengths: bool, is_picture: bool) -> None:
+    def __init__(self, field_id: int, field: Field) -> None:
         self.field_id = field_id
         self.hashes = array("Q")
-        self.lengths = array("I") if has_lengths else None
-        codes = [_COLUMN_CODES[kind] for _, kind in PICTURE_COLUMNS] if is_picture else []
-        self.headers = [array(code) for code in codes]
+        self.lengths = array("I") if field.has_lengths else None
+        self.raw_lengths = array("I") if field.codec != "none" else None
+        codes = [_COLUMN_CODES[kind] for _, kind in PICTURE_COLUMNS]
+        self.headers = [array(code) for code in codes if field.type == "picture"]
 
 
 class IndexBuilder:
@@ -45,12 +48,13 @@ class IndexBuilder:
     def __init__(self, schema: Schema, data_offset: int, *, keys: bool) -> None:
         self.max_record_bytes = 0
         self._schema = schema
+        self._digest = hash_function(schema.hash)
         self._offsets = array("Q", [data_offset])
         self._key_ends = array("Q", [0]) if keys else None
         self._key_data = bytearray()
         self._columns = [bytearray() for field in schema.fields if field.is_column]
         self._payload = [
-            _PayloadIndex(place, has_lengths=field.has_lengths, is_picture=field.type == "picture")
+            _PayloadIndex(place, field)
             for place, field in enumerate(schema.fields)
             if not field.is_column
         ]
@@ -73,6 +77,7 @@ class IndexBuilder:
         self,
         columns: Sequence[bytes | memoryview],
         payload: Sequence[bytes | memoryview],
+        raw_lengths: Sequence[int],
         headers: Sequence[tuple[int, int, int] | None],
         key: bytes,
         extent: int,
@@ -82,6 +87,7 @@ class IndexBuilder:
         Args:
             columns: stored values of the declared columns, in schema order.
             payload: stored bytes of the payload fields, in schema order.
+            raw_lengths: their lengths before compression.
             headers: width, height and kind for each payload field that is a picture.
             key: stored bytes, empty for none.
             extent: the record's length with its padding.
@@ -90,18 +96,41 @@ class IndexBuilder:
         self.max_record_bytes = max(self.max_record_bytes, extent)
         for column, value in zip(self._columns, columns, strict=True):
             column += value
-        for index, data, header in zip(self._payload, payload, headers, strict=True):
-            index.hashes.append(xxhash.xxh3_64_intdigest(data))
+        fields = zip(self._payload, payload, raw_lengths, headers, strict=True)
+        for index, data, raw_length, header in fields:
+            index.hashes.append(self._digest(data))
             if index.lengths is not None:
                 index.lengths.append(len(data))
+            if index.raw_lengths is not None:
+                index.raw_lengths.append(raw_length)
             for values, number in zip(index.headers, header or (), strict=True):
                 values.append(number)
         if self._key_ends is not None:
             self._key_data += key
             self._key_ends.append(len(self._key_data))
 
-    def sections(self, stats: bytes | None) -> list[SectionContent]:
-        """Sections in file order: what opening needs first lies nearest the end."""
+    def sections(
+        self, stats: bytes | None, dictionaries: Mapping[str, Dictionary]
+    ) -> list[SectionContent]:
+        """Sections in file order: what opening needs first lies nearest the end.
+
+        Args:
+            stats: packed, None for none.
+            dictionaries: by the name of their field.
+        """
+        contents = [*self._payload_sections(), *self._dictionary_sections(dictionaries)]
+        kind = SectionKind
+        if self._key_ends is not None:
+            keys = b"".join((_stored(self._key_ends, "<u8"), self._key_data))
+            contents.append(SectionContent(kind.KEYS, 0, keys))
+        contents.append(SectionContent(kind.OFFSETS, 0, _stored(self._offsets, "<u8")))
+        contents += self._column_sections()
+        if stats is not None:
+            contents.append(SectionContent(kind.STATS, 0, stats))
+        contents.append(SectionContent(kind.SCHEMA, 0, self._schema.to_json()))
+        return contents
+
+    def _payload_sections(self) -> list[SectionContent]:
         kind = SectionKind
         contents = [
             SectionContent(kind.HASHES, index.field_id, _stored(index.hashes, "<u8"))
@@ -112,23 +141,30 @@ class IndexBuilder:
             for index in self._payload
             if index.lengths is not None
         ]
-        if self._key_ends is not None:
-            keys = b"".join((_stored(self._key_ends, "<u8"), self._key_data))
-            contents.append(SectionContent(kind.KEYS, 0, keys))
-        contents.append(SectionContent(kind.OFFSETS, 0, _stored(self._offsets, "<u8")))
+        contents += [
+            SectionContent(kind.RAWLENS, index.field_id, _stored(index.raw_lengths, "<u4"))
+            for index in self._payload
+            if index.raw_lengths is not None
+        ]
+        return contents
+
+    def _dictionary_sections(self, dictionaries: Mapping[str, Dictionary]) -> list[SectionContent]:
+        return [
+            SectionContent(SectionKind.ZDICT, place, dictionaries[field.name].data)
+            for place, field in enumerate(self._schema.fields)
+            if field.name in dictionaries
+        ]
+
+    def _column_sections(self) -> list[SectionContent]:
         headers = [values for index in self._payload for values in index.headers]
         data: list[Buffer] = [
             *self._columns,
             *(_stored(values, "<u2" if values.itemsize == 2 else "<u4") for values in headers),
         ]
-        contents += [
-            SectionContent(kind.COLUMN, column.column_id, values)
+        return [
+            SectionContent(SectionKind.COLUMN, column.column_id, values)
             for column, values in zip(self._schema.columns, data, strict=True)
         ]
-        if stats is not None:
-            contents.append(SectionContent(kind.STATS, 0, stats))
-        contents.append(SectionContent(kind.SCHEMA, 0, self._schema.to_json()))
-        return contents
 
 
 def _stored(values: array[int], dtype: str) -> memoryview:

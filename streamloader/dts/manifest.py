@@ -21,7 +21,8 @@ from streamloader.dts.layout import (
 from streamloader.dts.limits import DEFAULT_LIMITS, Limits
 from streamloader.dts.manifest_rules import MAX_SCHEMAS, MAX_SEED, MAX_SHARDS, first_fault
 from streamloader.dts.naming import MAX_REV
-from streamloader.dts.schema import HASH_NAME, Schema
+from streamloader.dts.schema import Schema
+from streamloader.dts.schema_union import unite
 from streamloader.dts.shard_table import ShardEntry, ShardTable
 from streamloader.dts.strict_json import JsonObject, canonical_json, parse_json
 from streamloader.errors import ConfigError, ShardError
@@ -80,10 +81,10 @@ class Manifest:
         export_seed: seed of the order samples were written in, None when not shuffled.
         created_by: program and version.
         sample_align: alignment of records, the same in all shards.
-        hash: algorithm of the record hashes.
 
     Attributes:
         table: the shards as columns.
+        schema: all fields of all schemas; a field that not all have has a default.
 
     Raises:
         ConfigError: for values that no manifest can have.
@@ -103,8 +104,8 @@ class Manifest:
     export_seed: int | None = None
     created_by: str = "streamloader"
     sample_align: int = 64
-    hash: str = HASH_NAME
     table: ShardTable = dataclasses.field(init=False, repr=False, compare=False)
+    schema: Schema = dataclasses.field(init=False, repr=False, compare=False)
     _fingerprint: str = dataclasses.field(default="", init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -118,6 +119,12 @@ class Manifest:
         fault = first_fault(self)
         if fault is not None:
             raise ConfigError(f"manifest {fault}")
+        object.__setattr__(self, "schema", unite(self.schemas))
+
+    @property
+    def hash(self) -> str:
+        """Hash of the records, the same in all schemas."""
+        return self.schema.hash
 
     @property
     def num_samples(self) -> int:
@@ -255,6 +262,7 @@ def _from_object(value: Any, name: str) -> Manifest:
     version = item.take_integer("version", 1, 2**31)
     if version != MANIFEST_VERSION:
         raise item.fault(f"has version {version}, this build reads {MANIFEST_VERSION}")
+    stated_hash = item.take_text("hash")
     stated_samples = item.take_integer("num_samples", 0, 2**63 - 1)
     schemas = item.take_list("schemas", MAX_SCHEMAS)
     shards = item.take_list("shards", MAX_SHARDS)
@@ -274,11 +282,12 @@ def _from_object(value: Any, name: str) -> Manifest:
             export_seed=_optional_integer(item, "export_seed", 0, MAX_SEED),
             created_by=item.take_text("created_by"),
             sample_align=item.take_integer("sample_align", 1, MAX_SAMPLE_ALIGN),
-            hash=item.take_text("hash"),
         )
     except ConfigError as exc:
         raise ShardError(str(exc), shard=name) from exc
     item.finish()
+    if manifest.hash != stated_hash:
+        raise item.fault(f"states the hash {stated_hash!r}, its schemas have {manifest.hash!r}")
     if manifest.num_samples != stated_samples:
         raise ShardError(
             f"manifest states {stated_samples} samples, its shards have {manifest.num_samples}",

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Final
 from streamloader.dts.fields import is_name
 from streamloader.dts.layout import UUID_BYTES, is_sample_align
 from streamloader.dts.naming import MAX_REV, is_object_name
-from streamloader.dts.schema import HASH_NAME
 from streamloader.dts.strict_json import parse_hex
 
 if TYPE_CHECKING:
@@ -31,7 +30,6 @@ def first_fault(manifest: Manifest) -> str | None:
             manifest.parent_rev is None or 1 <= manifest.parent_rev < manifest.rev,
             f"has parent_rev {manifest.parent_rev}, not below rev {manifest.rev}",
         ),
-        (manifest.hash == HASH_NAME, f"has hash {manifest.hash!r}; known is {HASH_NAME}"),
         (1 <= len(manifest.schemas) <= MAX_SCHEMAS, f"needs 1 to {MAX_SCHEMAS} schemas"),
         (
             manifest.table.max_schema_id < max(1, len(manifest.schemas)),

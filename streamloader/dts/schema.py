@@ -7,13 +7,16 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
+from streamloader.dts.defaults import check_default
 from streamloader.dts.fields import (
     ELEMENT_DTYPES,
     MAX_DIMENSIONS,
+    NO_DEFAULT,
     Column,
     Field,
     FieldSpec,
 )
+from streamloader.dts.hashes import DEFAULT_HASH, hash_function
 from streamloader.dts.layout import SectionKind
 from streamloader.dts.limits import DEFAULT_LIMITS
 from streamloader.dts.strict_json import JsonObject, canonical_json, parse_json
@@ -22,9 +25,8 @@ from streamloader.errors import ConfigError, ShardError
 if TYPE_CHECKING:
     from typing_extensions import Buffer
 
-__all__ = ["ELEMENT_DTYPES", "HASH_NAME", "MAX_FIELDS", "PICTURE_COLUMNS", "Schema"]
+__all__ = ["ELEMENT_DTYPES", "MAX_FIELDS", "PICTURE_COLUMNS", "Schema"]
 
-HASH_NAME: Final = "xxh3-64"
 MAX_FIELDS: Final = 256
 PICTURE_COLUMNS: Final = (("width", "u4"), ("height", "u4"), ("kind", "u2"))
 """Suffix and type of the columns generated for each picture field, in column_id order."""
@@ -34,17 +36,22 @@ PICTURE_COLUMNS: Final = (("width", "u4"), ("height", "u4"), ("kind", "u2"))
 class Schema:
     """The fields of a shard's records, in order.
 
+    Args:
+        fields: 1 to 256, each with a name of its own.
+        hash: of the stored bytes: ``xxh3-64``, or ``crc32`` for readers with zlib alone.
+
     Attributes:
         columns: what the tail holds one value per sample of, in column_id order; a picture
             field ``f`` adds ``f.width``, ``f.height`` and ``f.kind`` after the declared fields.
         payload_fields: what the records hold, in stored order.
 
     Raises:
-        ConfigError: for no field, repeated names, or more sections than a tail can hold.
+        ConfigError: for no field, repeated names, an unknown hash, a default that does not fit
+            its field, or more sections than a tail can hold.
     """
 
     fields: tuple[Field, ...]
-    hash: str = HASH_NAME
+    hash: str = DEFAULT_HASH
     columns: tuple[Column, ...] = dataclasses.field(init=False, repr=False, compare=False)
     payload_fields: tuple[Field, ...] = dataclasses.field(init=False, repr=False, compare=False)
 
@@ -52,8 +59,9 @@ class Schema:
         object.__setattr__(self, "fields", tuple(self.fields))
         if not 1 <= len(self.fields) <= MAX_FIELDS:
             raise ConfigError(f"a schema has 1 to {MAX_FIELDS} fields, got {len(self.fields)}")
-        if self.hash != HASH_NAME:
-            raise ConfigError(f"schema has hash {self.hash!r}; this build knows {HASH_NAME}")
+        hash_function(self.hash)
+        for f in self.fields:
+            check_default(f)
         columns = [
             Column(f.name, f.type, f.shape, i) for i, f in enumerate(self.fields) if f.is_column
         ]
@@ -65,6 +73,8 @@ class Schema:
         object.__setattr__(self, "payload_fields", tuple(f for f in self.fields if not f.is_column))
         self._check_names()
         self._check_sections()
+        if len(self.to_json()) > DEFAULT_LIMITS.schema_bytes:
+            raise ConfigError("schema is longer than 1 MiB; shorten the defaults of its fields")
 
     def _check_names(self) -> None:
         seen: set[str] = set()
@@ -87,9 +97,9 @@ class Schema:
             )
 
     @classmethod
-    def of(cls, fields: Mapping[str, FieldSpec]) -> Schema:
+    def of(cls, fields: Mapping[str, FieldSpec], hash: str = DEFAULT_HASH) -> Schema:  # noqa: A002  as the attribute is called
         """Schema from a mapping of names to what `Field.parse` takes."""
-        return cls(tuple(Field.parse(name, spec) for name, spec in fields.items()))
+        return cls(tuple(Field.parse(name, spec) for name, spec in fields.items()), hash)
 
     def field(self, name: str) -> Field:
         return self.fields[self.field_id(name)]
@@ -117,11 +127,7 @@ class Schema:
 
     def to_object(self) -> dict[str, object]:
         """The schema as JSON values, as manifests embed it."""
-        fields = [
-            {"name": f.name, "type": f.type, "shape": list(f.shape), "codec": f.codec}
-            for f in self.fields
-        ]
-        return {"fields": fields, "hash": self.hash}
+        return {"fields": [_field_object(f) for f in self.fields], "hash": self.hash}
 
     def to_json(self) -> bytes:
         """Canonical JSON, the content of a SCHEMA section."""
@@ -154,9 +160,27 @@ class Schema:
             raise ShardError(f"schema is refused: {exc}", shard=name, offset=offset) from exc
 
 
+def _field_object(field: Field) -> dict[str, object]:
+    item: dict[str, object] = {
+        "name": field.name,
+        "type": field.type,
+        "shape": list(field.shape),
+        "codec": field.codec,
+    }
+    if field.default is not NO_DEFAULT:
+        item["default"] = field.default
+    return item
+
+
 def _field_from_object(value: object, name: str) -> Field:
     item = JsonObject(value, shard=name, what="schema field")
     shape = tuple(item.take_list("shape", MAX_DIMENSIONS))
-    result = Field(item.take_text("name"), item.take_text("type"), shape, item.take_text("codec"))
+    result = Field(
+        item.take_text("name"),
+        item.take_text("type"),
+        shape,
+        item.take_text("codec"),
+        item.take("default", NO_DEFAULT),
+    )
     item.finish()
     return result

@@ -139,9 +139,10 @@ class JsonObject:
     def fault(self, reason: str) -> ShardError:
         return ShardError(f"{self._what} {reason}", shard=self._shard)
 
-    def take(self, key: str) -> Any:
+    def take(self, key: str, *absent: Any) -> Any:
+        """Value of a key; `absent`, when given, stands for a key that is not there."""
         try:
-            return self._rest.pop(key)
+            return self._rest.pop(key, *absent)
         except KeyError:
             raise self.fault(f"lacks the key {key!r}") from None
 

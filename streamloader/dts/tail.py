@@ -5,7 +5,10 @@ from __future__ import annotations
 import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
 
 from streamloader.dts.layout import (
     DIRECTORY_ENTRY_BYTES,
@@ -92,6 +95,10 @@ class Tail:
         section = self.sections[kind, column_id]
         start = section.offset - self.trailer.tail_offset
         return self.view[start : start + section.length]
+
+    def array(self, kind: int, column_id: int, dtype: str) -> npt.NDArray[Any]:
+        """A section as a flat, read-only array over its bytes."""
+        return np.frombuffer(self.content(kind, column_id), dtype=dtype)
 
     def fault(self, reason: str, offset: int | None = None) -> ShardError:
         return ShardError(reason, shard=self.name, offset=offset)

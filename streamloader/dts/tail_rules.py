@@ -23,6 +23,8 @@ from streamloader.dts.schema import Schema
 from streamloader.dts.shard_table import ShardEntry
 from streamloader.dts.tail import Tail
 from streamloader.dts.values import check_bool_bytes
+from streamloader.dts.zstd import DICTIONARY_MAX_BYTES, Dictionary
+from streamloader.errors import ConfigError
 
 _ITEM_BYTES: Final = {
     SectionKind.LENS: 4,
@@ -39,11 +41,13 @@ class Layout:
         offsets: uint64 [samples + 1].
         align: the largest power of two up to 4096 that the records could have been aligned to.
         max_padding: the longest padding behind a record's used bytes.
+        dictionaries: of the compressed fields that have one.
     """
 
     offsets: npt.NDArray[np.uint64]
     align: int
     max_padding: int
+    dictionaries: dict[str, Dictionary]
 
     def fits(self, sample_align: int) -> bool:
         """True when a writer with this alignment would have put every record where it is.
@@ -111,7 +115,26 @@ def check_tail(tail: Tail, schema: Schema, limits: Limits) -> Layout:
             section = tail.sections[SectionKind.COLUMN, column.column_id]
             data = tail.content(SectionKind.COLUMN, column.column_id)
             check_bool_bytes(data, f"column {column.name!r}", tail.name, section.offset)
-    return _check_offsets(tail, schema, limits)
+    return _check_offsets(tail, schema, limits, _dictionaries(tail, schema))
+
+
+def _dictionaries(tail: Tail, schema: Schema) -> dict[str, Dictionary]:
+    found: dict[str, Dictionary] = {}
+    for place, field in enumerate(schema.fields):
+        section = tail.sections.get((SectionKind.ZDICT, place))
+        if section is None:
+            continue
+        if section.length > DICTIONARY_MAX_BYTES:
+            raise tail.fault(
+                f"dictionary of field {field.name!r} has {section.length} bytes, the limit is "
+                f"{DICTIONARY_MAX_BYTES}",
+                section.offset,
+            )
+        try:
+            found[field.name] = Dictionary(bytes(tail.content(SectionKind.ZDICT, place)))
+        except ConfigError as exc:
+            raise tail.fault(f"field {field.name!r}: {exc}", section.offset) from exc
+    return found
 
 
 def _check_presence(tail: Tail, schema: Schema) -> None:
@@ -165,9 +188,11 @@ def _check_raw_lengths(tail: Tail, schema: Schema, limits: Limits) -> None:
     for place, field in enumerate(schema.fields):
         if field.codec == "none":
             continue
-        stored = np.frombuffer(tail.content(SectionKind.LENS, place), "<u4").astype(np.int64)
-        raw = np.frombuffer(tail.content(SectionKind.RAWLENS, place), "<u4").astype(np.int64)
-        bad = (raw > limits.raw_bytes) | (raw > stored * limits.raw_ratio)
+        stored = tail.array(SectionKind.LENS, place, "<u4").astype(np.int64)
+        raw = tail.array(SectionKind.RAWLENS, place, "<u4").astype(np.int64)
+        bad = (raw != stored) & (
+            (raw < stored) | (raw > limits.raw_bytes) | (raw > stored * limits.raw_ratio)
+        )
         if field.fixed_bytes is not None:
             bad |= raw != field.fixed_bytes
         if bad.any():
@@ -190,14 +215,16 @@ def _check_keys(tail: Tail) -> None:
         raise tail.fault("keys are not one behind the other", section.offset)
 
 
-def _check_offsets(tail: Tail, schema: Schema, limits: Limits) -> Layout:
+def _check_offsets(
+    tail: Tail, schema: Schema, limits: Limits, dictionaries: dict[str, Dictionary]
+) -> Layout:
     """Offsets are fully determined by the lengths and the alignment; nothing else passes.
 
     The extents sum to less than 2^64 (at most 2^27 samples fit a tail, each below 2^33), so
     equality modulo 2^64 with a right start and end is equality.
     """
     section = tail.sections[SectionKind.OFFSETS, 0]
-    offsets = np.frombuffer(tail.content(SectionKind.OFFSETS), dtype="<u8")
+    offsets = tail.array(SectionKind.OFFSETS, 0, "<u8")
     start, end = int(offsets[0]), int(offsets[-1])
     align = _implied_align(offsets)
     if start < HEAD_BYTES or not is_sample_align(align) or data_offset_of(align) != start:
@@ -223,7 +250,7 @@ def _check_offsets(tail: Tail, schema: Schema, limits: Limits) -> Layout:
             section.offset + 8 * (len(offsets) - 1),
         )
     padding = int((extents - used).max()) if len(used) else 0
-    return Layout(offsets, align, padding)
+    return Layout(offsets, align, padding, dictionaries)
 
 
 def _implied_align(offsets: npt.NDArray[np.uint64]) -> int:
@@ -247,7 +274,7 @@ def _used_bytes(tail: Tail, schema: Schema) -> npt.NDArray[np.int64]:
             continue
         used = (used + (FIELD_ALIGN - 1)) & -FIELD_ALIGN
         if field.has_lengths:
-            used += np.frombuffer(tail.content(SectionKind.LENS, place), dtype="<u4")
+            used += tail.array(SectionKind.LENS, place, "<u4")
         else:
             used += field.fixed_bytes or 0
     return used

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
-import xxhash
 
+from streamloader.dts.hashes import HashFunction, hash_function
 from streamloader.dts.layout import byte_view
 from streamloader.errors import ShardError
 
@@ -55,15 +55,17 @@ def verify_records(
         end = max(end, min(index.tail_offset, base + len(view)))
     faults: list[RecordFault] = []
     edges = []
+    digest = hash_function(index.schema.hash)
     for field in index.schema.payload_fields:
         starts, lengths = index.field_ranges(field.name, first, count)
         hashes = index.hashes(field.name)[first : first + count]
-        faults += _check_hashes(view, base, first, field.name, starts, lengths, hashes)
+        faults += _check_hashes(digest, view, base, first, field.name, starts, lengths, hashes)
         edges.append((starts, starts + lengths))
     return faults + _check_padding(view, base, first, edges, end)
 
 
 def _check_hashes(
+    digest: HashFunction,
     view: memoryview,
     base: int,
     first: int,
@@ -72,7 +74,6 @@ def _check_hashes(
     lengths: npt.NDArray[np.int64],
     hashes: npt.NDArray[np.uint64],
 ) -> list[RecordFault]:
-    digest = xxhash.xxh3_64_intdigest
     begins = starts - base
     rows = zip(begins.tolist(), (begins + lengths).tolist(), hashes.tolist(), strict=True)
     bad = [

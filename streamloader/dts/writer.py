@@ -5,20 +5,16 @@ from __future__ import annotations
 import hashlib
 import zlib
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from enum import Enum
 from typing import Any
 
-import numpy as np
-import numpy.typing as npt
-
+from streamloader.dts.compression import DEFAULT_LEVEL, Compressor
 from streamloader.dts.index_builder import IndexBuilder
 from streamloader.dts.layout import (
     FIELD_ALIGN,
     HEAD_BYTES,
     SECTION_ALIGN,
     Head,
-    Uuid,
     align_up,
 )
 from streamloader.dts.limits import DEFAULT_LIMITS
@@ -26,55 +22,15 @@ from streamloader.dts.naming import encode_key
 from streamloader.dts.picture_kind import UNREADABLE_KIND, PictureHeaderError
 from streamloader.dts.pictures import read_picture_header
 from streamloader.dts.schema import Schema
-from streamloader.dts.shard_table import ShardEntry
+from streamloader.dts.shard_summary import ShardSummary
 from streamloader.dts.strict_json import canonical_json, check_json_value
 from streamloader.dts.tail import pack_tail
 from streamloader.dts.values import Encoder, encoder
+from streamloader.dts.zstd import Dictionary
 from streamloader.errors import ConfigError, ShardError
 
 Sink = Callable[[bytes], object]
 """Takes the next bytes of the file; what it returns is ignored."""
-
-
-@dataclass(frozen=True, slots=True)
-class ShardSummary:
-    """What a finished shard is, for the manifest and the sidecar.
-
-    Args:
-        bytes: length of the file.
-        samples: number of records.
-        tail_bytes: length of the tail.
-        uuid: 16 bytes.
-        tail_crc32: CRC-32 of the tail.
-        sha256: of the whole file, 64 hex digits.
-        offsets: uint64 [samples + 1], start of each record and end of the last.
-        max_record_bytes: the longest record, with its padding.
-    """
-
-    bytes: int
-    samples: int
-    tail_bytes: int
-    uuid: Uuid
-    tail_crc32: int
-    sha256: str
-    offsets: npt.NDArray[np.uint64]
-    max_record_bytes: int
-
-    def entry(
-        self, name: str, *, schema_id: int = 0, store_checksum: str | None = None
-    ) -> ShardEntry:
-        """The manifest's line for this shard, stored under `name`."""
-        return ShardEntry(
-            name=name,
-            bytes=self.bytes,
-            samples=self.samples,
-            tail_bytes=self.tail_bytes,
-            uuid=self.uuid,
-            tail_crc32=self.tail_crc32,
-            sha256=self.sha256,
-            schema_id=schema_id,
-            store_checksum=store_checksum,
-        )
 
 
 class _State(Enum):
@@ -95,14 +51,19 @@ class ShardWriter:
         name: how errors call this shard.
         allow_unreadable_pictures: store pictures whose header cannot be read, with width,
             height and kind 0, instead of refusing them.
+        zstd_level: 1 to 22, for fields with codec ``zstd``; a value that compression does not
+            make a 16th smaller, or makes more than 1000 times smaller, is stored raw.
+        dictionaries: zstd dictionaries by field, each stored in the shard. Different
+            dictionaries of one field in a data set must have different ids, as trained ones do.
 
     A record that is refused leaves nothing behind. When `sink` raises, the shard cannot be
     continued and further calls say so. Same records, same bytes: nothing of time or host is
-    stored. Not safe for use by several threads at once.
+    stored, though compressed bytes depend on the version of zstd. Not safe for use by several
+    threads at once.
 
     Raises:
-        ConfigError: for arguments that cannot work, and for a schema with compressed fields,
-            which this build does not write.
+        ConfigError: for arguments that cannot work, and for a schema with compressed fields
+            without the zstd package.
     """
 
     def __init__(
@@ -115,13 +76,9 @@ class ShardWriter:
         keys: bool = True,
         name: str = "new shard",
         allow_unreadable_pictures: bool = False,
+        zstd_level: int = DEFAULT_LEVEL,
+        dictionaries: Mapping[str, bytes] | None = None,
     ) -> None:
-        for field in schema.fields:
-            if field.codec != "none":
-                raise ConfigError(
-                    f"field {field.name!r} has codec {field.codec!r}; this build writes codec "
-                    "'none' only"
-                )
         self.schema = schema
         self._head = Head(uuid, sample_align)
         self._sink = sink
@@ -133,6 +90,11 @@ class ShardWriter:
         self._at = 0
         self._columns = [(f.name, encoder(f)) for f in schema.fields if f.is_column]
         self._payload = [(f.name, encoder(f), f.type == "picture") for f in schema.payload_fields]
+        self._dictionaries = _dictionaries(schema, dictionaries or {})
+        self._compressors = [
+            Compressor(f, zstd_level, self._dictionaries.get(f.name)) if f.codec == "zstd" else None
+            for f in schema.payload_fields
+        ]
 
     @property
     def num_samples(self) -> int:
@@ -158,19 +120,23 @@ class ShardWriter:
         if len(record) != len(self.schema.fields):
             raise self._wrong_fields(record)
         columns = [self._encoded(record, name, encode) for name, encode in self._columns]
-        payload = [self._encoded(record, name, encode) for name, encode, _ in self._payload]
+        raw = [self._encoded(record, name, encode) for name, encode, _ in self._payload]
         headers = [
             self._header(name, data) if is_picture else None
-            for (name, _, is_picture), data in zip(self._payload, payload, strict=True)
+            for (name, _, is_picture), data in zip(self._payload, raw, strict=True)
         ]
         raw_key = encode_key(key) if key else b""
+        payload = [
+            data if compressor is None else compressor.stored(data)
+            for data, compressor in zip(raw, self._compressors, strict=True)
+        ]
         parts, used = self._lay_out(payload)
         extent = align_up(used, self._head.sample_align)
         if extent > used:
             parts.append(bytes(extent - used))
         self._write_head()
         self._write(b"".join(parts))
-        self._index.add(columns, payload, headers, raw_key, extent)
+        self._index.add(columns, payload, [len(data) for data in raw], headers, raw_key, extent)
 
     def finish(self, stats: Mapping[str, Any] | None = None) -> ShardSummary:
         """Write the index; the shard is complete when this returns.
@@ -182,7 +148,7 @@ class ShardWriter:
             ShardError: when the shard or its tail is beyond the format's limits.
         """
         self._require_open()
-        contents = self._index.sections(_packed_stats(stats))
+        contents = self._index.sections(_packed_stats(stats), self._dictionaries)
         self._write_head()
         end = self._index.end
         tail_offset = align_up(end, SECTION_ALIGN)
@@ -293,3 +259,15 @@ def _packed_stats(stats: Mapping[str, Any] | None) -> bytes | None:
     if len(data) > DEFAULT_LIMITS.schema_bytes:
         raise ConfigError(f"stats of {len(data)} bytes are more than {DEFAULT_LIMITS.schema_bytes}")
     return data
+
+
+def _dictionaries(schema: Schema, given: Mapping[str, bytes]) -> dict[str, Dictionary]:
+    dictionaries: dict[str, Dictionary] = {}
+    for name, data in given.items():
+        if schema.field(name).codec != "zstd":
+            raise ConfigError(f"field {name!r} has a dictionary and is not of codec 'zstd'")
+        try:
+            dictionaries[name] = Dictionary(bytes(data))
+        except ConfigError as exc:
+            raise ConfigError(f"field {name!r}: {exc}") from exc
+    return dictionaries

@@ -70,9 +70,11 @@ def open_block_bytes(
     row_block = spec.block_samples * row_bytes + _ROOM_PER_PIECE_BYTES
     mean = float(block_bytes.mean()) + row_block if len(block_bytes) else row_block
     spread = float(block_bytes.std()) if len(block_bytes) else 0.0
-    largest = int(block_bytes.max()) if len(block_bytes) else 0
+    largest = int(block_bytes.max()) + row_block if len(block_bytes) else 0
     needed = pieces * mean + _SIGMAS * math.sqrt(pieces) * spread + largest
-    return min(math.ceil(needed), total)
+    # A lane may have two parts of blocks, and each takes the room of its block at first.
+    whole = total + 2 * math.ceil(max(1.0, own_lanes)) * largest
+    return min(math.ceil(needed), whole)
 
 
 def plan_memory(

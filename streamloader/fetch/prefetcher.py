@@ -145,8 +145,7 @@ class Prefetcher:
     ) -> int:
         """Makes room for a piece and starts to read it; returns its slot."""
         first, count = int(wanted.first[place]), int(wanted.count[place])
-        room = self._room_for(first, count)
-        base = await self._reserve(run, room, slots[slots >= 0])
+        base = await self._reserve(run, first, count, slots[slots >= 0])
         slot = run.table.add(
             int(wanted.ids[place]),
             first=first,
@@ -164,7 +163,16 @@ class Prefetcher:
         parts = len(blocks.locate(first, count))
         return int(blocks.block_bytes[block]) + 64 * parts + count * self._layout.stride
 
-    async def _reserve(self, run: _Run, nbytes: int, keep: Int64) -> int:
+    async def _exact_room(self, first: int, count: int) -> int:
+        """Bytes that a piece takes, once the tails of its shards are read."""
+        nbytes = count * self._layout.stride
+        for part in self._catalog.blocks.locate(first, count):
+            offsets = (await self._catalog.shard_index(part.shard)).offsets
+            nbytes += _padded(int(offsets[part.first + part.count] - offsets[part.first]) + 64)
+        return nbytes
+
+    async def _reserve(self, run: _Run, first: int, count: int, keep: Int64) -> int:
+        nbytes = self._room_for(first, count)
         while True:
             start = self._arena.allocate(nbytes)
             if start is not None:
@@ -174,6 +182,10 @@ class Prefetcher:
                 if len(idle):
                     self._counters.add("fetch.evicted_pieces")
                     self._drop(run, idle[:1])
+                    continue
+                exact = await self._exact_room(first, count)
+                if exact < nbytes:
+                    nbytes = exact
                     continue
                 if not run.loads:
                     raise ConfigError(

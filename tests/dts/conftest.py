@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -115,3 +116,10 @@ def small_shard(workshop: Workshop) -> bytes:
     fields = {"data": "bytes", "caption": "str", "label": "uint8"}
     data, _ = workshop.write(fields, records, names=["a", "b", "c"])
     return data
+
+
+@pytest.fixture(scope="session")
+def picture() -> bytes:
+    """A small JPEG of 48 x 32 pixels."""
+    pictures = Path(__file__).parents[1] / "hostile" / "images"
+    return (pictures / "sampling" / "s420.jpg").read_bytes()

@@ -35,11 +35,12 @@ def test_more_ranks_need_less_each():
     assert needed[0] > 1.7 * needed[1] > 3 * needed[2]
 
 
-def test_a_small_data_set_never_needs_more_than_all_of_it():
+def test_a_small_data_set_needs_little_more_than_all_of_it():
     order = spec(num_samples=20)
     sizes = blocks(order)
     needed = open_block_bytes(order, sizes, batch_size=256, world_size=1, row_bytes=40)
-    assert needed <= sizes.sum() + 20 * 40 + 3 * 256 * len(sizes)
+    rows = 20 * 40 + 3 * 256 * len(sizes)
+    assert sizes.sum() <= needed <= sizes.sum() + rows + 3 * sizes.max()
 
 
 def test_the_parts_of_a_plan_never_exceed_the_limit():

@@ -9,7 +9,7 @@ import threading
 import numpy as np
 import pytest
 import torch
-from picture_sets import NUM_PICTURES, picture
+from picture_sets import NUM_PICTURES, picture, write_pictures
 
 from streamloader import CenterCrop, ConfigError, RandomResizedCrop, StreamLoader
 from streamloader.decode import decode_picture
@@ -235,7 +235,6 @@ def test_the_limit_that_the_refusal_names_is_enough(pictures):
 
 
 def test_a_data_set_of_one_picture_fills_a_batch_with_flagged_rows(tmp_path):
-    from picture_sets import write_pictures
 
     write_pictures(tmp_path / "one", count=1)
     for rank in range(3):
@@ -255,3 +254,14 @@ def test_a_missing_shard_reaches_the_consumer_by_name(pictures, tmp_path):
     victim.unlink()
     with loader(tmp_path / "set") as stream, pytest.raises(NotFound, match=victim.name):
         list(stream)
+
+
+@pytest.mark.parametrize(("count", "block_samples"), [(70, 66), (5, 3), (128, 120), (9, 1)])
+def test_data_sets_of_a_few_blocks_fit_the_memory_they_ask_for(tmp_path, count, block_samples):
+    write_pictures(tmp_path / "set", count=count, block_samples=block_samples)
+    with pytest.raises(ConfigError) as refused:
+        loader(tmp_path / "set", shuffle=True, memory_limit=1000)
+    least = int(str(refused.value).split("at least ")[1].split(", or")[0].replace(",", ""))
+    with loader(tmp_path / "set", shuffle=True, memory_limit=least) as stream:
+        for _ in range(5):
+            assert sorted(epoch(stream)[0]) == list(range(count))

@@ -8,7 +8,6 @@ size, so that no single pixel gives the class away.
 
 from __future__ import annotations
 
-import os
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -18,6 +17,8 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 from PIL import Image
+
+from streamloader.topology import allowed_cpus
 
 _Plane = npt.NDArray[np.float32]
 _Rgb = tuple[float, float, float]
@@ -152,7 +153,7 @@ def make_pictures(
         return path.stat().st_size
 
     total = 0
-    with ThreadPoolExecutor(os.cpu_count(), "streamloader-demo-paint") as threads:
+    with ThreadPoolExecutor(allowed_cpus(), "streamloader-demo-paint") as threads:
         try:
             for done, size in enumerate(threads.map(write, range(count)), start=1):
                 total += size
