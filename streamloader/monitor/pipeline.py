@@ -68,14 +68,14 @@ def _workers_of(
         unknown = [name for name in workers if name not in names]
         if unknown:
             raise ConfigError(f"workers names stages that do not exist: {unknown}")
-        counts: dict[object, int] = {name: 1 for name in names}
+        counts: dict[object, int] = dict.fromkeys(names, 1)
         counts.update(workers)
     elif isinstance(workers, Sequence):
         if len(workers) != len(names):
             raise ConfigError(f"workers has {len(workers)} numbers for {len(names)} stages")
         counts = dict(zip(names, workers, strict=True))
     else:
-        counts = {name: workers for name in names}
+        counts = dict.fromkeys(names, workers)
     for name, count in counts.items():
         if isinstance(count, bool) or not isinstance(count, int) or count < 1:
             raise ConfigError(f"workers of stage {name!r} must be at least 1, got {count!r}")

@@ -27,7 +27,24 @@ from streamloader.dts.tail import SectionContent
 from streamloader.errors import ConfigError, ShardError
 
 TEXT = Field("text", "utf8", codec="zstd")
-WORDS = ["the", "shard", "holds", "samples", "and", "the", "tail", "holds", "where", "each", "of", "them", "lies", "in", "the", "shard"]
+WORDS = [
+    "the",
+    "shard",
+    "holds",
+    "samples",
+    "and",
+    "the",
+    "tail",
+    "holds",
+    "where",
+    "each",
+    "of",
+    "them",
+    "lies",
+    "in",
+    "the",
+    "shard",
+]
 
 
 def _sentence(number: int, words: int = 60) -> str:
