@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -10,8 +11,16 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from streamloader._boxes import fixed_boxes, listed_boxes
 from streamloader._fields import INDEX, VALID, BatchFields
-from streamloader.decode import PillowDecoder, Share
+from streamloader.decode import (
+    AppliedCrops,
+    Joint,
+    MaskDecoder,
+    PillowDecoder,
+    Share,
+    decode_jointly,
+)
 from streamloader.dts import Field
 from streamloader.dts.values import decode
 from streamloader.errors import ShardError
@@ -22,7 +31,12 @@ from streamloader.transfer import Slot
 
 @dataclass(frozen=True, slots=True)
 class Recipe:
-    """What stays the same for all batches of an epoch."""
+    """What stays the same for all batches of an epoch.
+
+    Attributes:
+        decoder: None if pictures stay bytes.
+        mask_decoder: there if the transform is a ``Joint``; follows from the decoder.
+    """
 
     fields: BatchFields
     decoder: PillowDecoder | None
@@ -31,6 +45,14 @@ class Recipe:
     batch_size: int
     seed: int
     epoch: int
+    mask_decoder: MaskDecoder | None = dataclasses.field(init=False)
+
+    def __post_init__(self) -> None:
+        masks, decoder = None, self.decoder
+        if decoder is not None and isinstance(decoder.transform, Joint):
+            dtype = decoder.transform.mask_dtype
+            masks = MaskDecoder(decoder.height, decoder.width, dtype, decoder.max_pixels)
+        object.__setattr__(self, "mask_decoder", masks)
 
 
 @dataclass(slots=True)
@@ -38,6 +60,7 @@ class Filled:
     """A batch whose slot is full.
 
     Attributes:
+        samples: the rows' numbers in the data set, int64 [b].
         variable: values of the variable fields, one per row.
         faults: reasons of its bad rows.
         mapped: what the user's code made of the batch; the slot is then no part of it.
@@ -45,6 +68,7 @@ class Filled:
 
     slot: Slot
     plan: BatchPlan
+    samples: npt.NDArray[np.int64]
     variable: dict[str, list[Any]]
     faults: dict[int, str]
     mapped: dict[str, Any] | None = None
@@ -76,7 +100,10 @@ class AssembleJob:
         self._on_done = on_done
         self._on_failure = on_failure
         self._views = slot.views
-        self._variable = {f.name: [None] * len(fetched.rows) for f in recipe.fields.variable}
+        self._variable: dict[str, list[Any]] = {
+            f.name: [None] * len(fetched.rows) for f in recipe.fields.listed
+        }
+        self._crops = AppliedCrops.empty(recipe.batch_size if recipe.mask_decoder else 0)
         self._faults: list[dict[int, str]] = [{} for _ in range(recipe.workers)]
         self._fill_columns()
 
@@ -89,8 +116,11 @@ class AssembleJob:
             return
         for field in recipe.fields.arrays:
             self._copy_array(field, places)
-        for field in recipe.fields.pictures:
-            self._decode(field, places, self._faults[share_no])
+        if recipe.mask_decoder is not None:
+            self._decode_jointly(recipe.mask_decoder, places, self._faults[share_no])
+        else:
+            for field in recipe.fields.pictures:
+                self._decode(field, places, self._faults[share_no])
         for field in recipe.fields.variable:
             self._read_values(field, places, self._faults[share_no])
 
@@ -99,7 +129,8 @@ class AssembleJob:
         faults: dict[int, str] = {}
         for part in self._faults:
             faults.update(part)
-        self._on_done(Filled(self._slot, self._fetched.plan, self._variable, faults))
+        fetched = self._fetched
+        self._on_done(Filled(self._slot, fetched.plan, fetched.samples, self._variable, faults))
 
     def failed(self, error: BaseException) -> None:
         self._on_failure(error)
@@ -107,7 +138,7 @@ class AssembleJob:
     def _fill_columns(self) -> None:
         plan, rows = self._fetched.plan, self._fetched.rows
         count = len(rows)
-        self._views[INDEX][:count] = plan.samples
+        self._views[INDEX][:count] = self._fetched.samples
         self._views[VALID][:count] = plan.valid
         for field in self._recipe.fields.columns:
             self._views[field.name][:count] = rows[field.name]
@@ -130,21 +161,52 @@ class AssembleJob:
         view[places] = data.view(view.dtype).reshape(len(places), *view.shape[1:])
 
     def _decode(self, field: Field, places: npt.NDArray[np.int64], faults: dict[int, str]) -> None:
+        assert self._recipe.decoder is not None
+        for fault in self._recipe.decoder.decode(self._share(field, places)):
+            faults[fault.row] = f"field {field.name!r}: {fault.reason}"
+
+    def _share(self, field: Field, places: npt.NDArray[np.int64]) -> Share:
         rows = self._fetched.rows
-        share = Share(
+        return Share(
             data=self._recipe.arena.array,
             offsets=rows[f"{field.name}@offset"][places],
             lengths=rows[f"{field.name}@length"][places],
-            samples=self._fetched.plan.samples[places],
+            samples=self._fetched.samples[places],
             rows=places,
             out=self._views[field.name],
             seed=self._recipe.seed,
             epoch=self._recipe.epoch,
             abort=self._abort,
         )
-        assert self._recipe.decoder is not None
-        for fault in self._recipe.decoder.decode(share):
-            faults[fault.row] = f"field {field.name!r}: {fault.reason}"
+
+    def _decode_jointly(
+        self, mask_decoder: MaskDecoder, places: npt.NDArray[np.int64], faults: dict[int, str]
+    ) -> None:
+        fields, decoder = self._recipe.fields, self._recipe.decoder
+        assert decoder is not None
+        found = decode_jointly(
+            {field.name: self._share(field, places) for field in fields.pictures},
+            {field.name: self._share(field, places) for field in fields.masks},
+            self._crops,
+            picture_decoder=decoder,
+            mask_decoder=mask_decoder,
+        )
+        faults.update(found)
+        places = places[~np.isin(places, list(found))]
+        if self._abort.is_set() or not len(places):
+            return
+        rows, memory = self._fetched.rows, self._recipe.arena.array
+        size = (decoder.height, decoder.width)
+        for field in fields.boxes:
+            if not field.is_variable:
+                boxes = fixed_boxes(field, rows, memory, places, self._crops, size)
+                self._views[field.name][places] = boxes
+                continue
+            listed, wrong = listed_boxes(field, rows, memory, places, self._crops, size)
+            for place, moved in listed.items():
+                self._variable[field.name][place] = moved
+            for place, reason in wrong.items():
+                faults.setdefault(place, reason)
 
     def _read_values(
         self, field: Field, places: npt.NDArray[np.int64], faults: dict[int, str]

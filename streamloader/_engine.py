@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from storage_backends import Store, open_store
+from streamloader._choice import choose
 from streamloader._fields import BatchFields
 from streamloader._settings import Settings
 from streamloader._world import World
@@ -26,7 +27,6 @@ from streamloader.fetch import (
     plan_memory,
 )
 from streamloader.monitor import Counters
-from streamloader.order import OrderSpec
 from streamloader.topology import allowed_cpus
 from streamloader.transfer import SlotLayout, SlotRing
 
@@ -89,16 +89,20 @@ class Engine:
                 max_pixels=settings.max_pixels,
                 counters=self.counters,
             )
-        self.spec = OrderSpec.choose(
-            catalog.num_samples,
-            catalog.blocks.block_samples,
+        self.choice = await choose(
+            catalog,
             seed=settings.seed,
             shuffle=settings.shuffle,
+            subset=settings.subset,
+            weights=settings.sampler_weights,
+            epoch_size=settings.epoch_size,
         )
         layout = SlotLayout.build(self.fields.slot, settings.batch_size)
         self.memory = self._divide(layout, world)
         self.arena = Arena(self.memory.block_bytes)
-        self._prefetcher = Prefetcher(catalog, self.arena, counters=self.counters)
+        self._prefetcher = Prefetcher(
+            catalog, self.arena, counters=self.counters, selection=self.choice.selection
+        )
         self._ring = SlotRing(
             layout,
             slots=self.memory.slots,
@@ -109,7 +113,7 @@ class Engine:
         delivery.open(self.fields, layout)
 
     def _divide(self, layout: SlotLayout, world: World) -> MemoryPlan:
-        catalog, spec = self.catalog, self.spec
+        catalog, spec = self.catalog, self.choice.order(0).spec
         row_bytes = catalog.row_layout().stride
         block_bytes = catalog.blocks.block_bytes
         needed = open_block_bytes(

@@ -13,7 +13,7 @@ from streamloader._assemble import AssembleJob, Filled, Recipe, host_fields, sta
 from streamloader._outbox import Outbox
 from streamloader.errors import ConfigError, SampleError
 from streamloader.fetch import Fetched, Running
-from streamloader.order import EpochOrder, LoaderState, RankPlan, mix64
+from streamloader.order import LoaderState, RankPlan, mix64
 from streamloader.transfer import RingExhausted, Slot, TransferStation, lease_arrays
 
 if TYPE_CHECKING:
@@ -55,7 +55,7 @@ class EpochRun:
         self.skipped = skipped
         self.skipped_digest = skipped_digest
         self.plan = RankPlan(
-            EpochOrder(engine.spec, epoch),
+            engine.choice.order(epoch),
             batch_size=settings.batch_size,
             rank=rank,
             world_size=world_size,
@@ -71,7 +71,7 @@ class EpochRun:
             seed=settings.seed,
             epoch=epoch,
         )
-        share = -(-engine.spec.num_samples // world_size)
+        share = -(-engine.choice.num_samples // world_size)
         self._bad_limit = settings.max_bad_fraction * share
         self._bad_rows = skipped
         self._abort = threading.Event()
@@ -106,7 +106,7 @@ class EpochRun:
             if not filled.plan.valid[row]:
                 continue
             self.skipped += 1
-            sample = int(filled.plan.samples[row])
+            sample = int(filled.samples[row])
             self.skipped_digest = (self.skipped_digest + int(mix64(sample))) & _DIGEST_MASK
 
     def state_after(self, before: LoaderState, filled: Filled) -> LoaderState:
@@ -189,7 +189,7 @@ class EpochRun:
     def _filled(self, filled: Filled) -> None:
         if filled.faults and not self._accept_faults(filled):
             return
-        filled.slot.mark_filled(len(filled.plan.samples))
+        filled.slot.mark_filled(len(filled.samples))
         if self.settings.user_code and not self._abort.is_set():
             self._run_user_code(filled)
         self.outbox.put(filled.plan.number, filled)
@@ -236,7 +236,7 @@ class EpochRun:
             logger.warning("skipped: %s", await self._sample_error(filled, row))
 
     async def _sample_error(self, filled: Filled, row: int) -> SampleError:
-        sample = int(filled.plan.samples[row])
+        sample = int(filled.samples[row])
         return await self._engine.catalog.sample_error(sample, filled.faults[row])
 
 

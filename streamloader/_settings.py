@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from streamloader._choice import SamplerWeights, Subset
 from streamloader._user_code import UserCode
 from streamloader.decode import PixelFormat, Transform
 from streamloader.errors import ConfigError
@@ -25,6 +26,9 @@ class Settings:
     transform: Transform | None
     shuffle: bool | str
     seed: int
+    subset: Subset | None
+    sampler_weights: SamplerWeights | None
+    epoch_size: int | None
     last_batch: LastBatch
     num_workers: int | None
     prefetch_batches: int

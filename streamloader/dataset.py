@@ -7,14 +7,12 @@ import weakref
 from collections.abc import Coroutine, Iterator, Mapping
 from typing import Any, TypeVar
 
-import numpy as np
 import numpy.typing as npt
 
 from storage_backends import Store, open_store
 from streamloader._closing import close_at_exit, outside_own_threads
 from streamloader.dts import Schema
-from streamloader.errors import ConfigError
-from streamloader.fetch import Catalog, LoopThread, all_or_cancel
+from streamloader.fetch import Catalog, LoopThread
 from streamloader.monitor import Counters
 
 T = TypeVar("T")
@@ -79,10 +77,7 @@ class Dataset:
 
     def column(self, name: str) -> npt.NDArray[Any]:
         """A fixed field of every sample, [N, *shape]; no payload is read for it."""
-        known = [column.name for column in self.schema.columns]
-        if name not in known:
-            raise ConfigError(f"no column {name!r} in {self.url}; it has {', '.join(known)}")
-        return self._reader.run(self._reader.column(name))
+        return self._reader.run(self._reader.catalog.column(name))
 
     @property
     def labels(self) -> npt.NDArray[Any]:
@@ -149,12 +144,6 @@ class _Reader:
         span = self.catalog.blocks.locate(sample, 1)[0]
         index = await self.catalog.shard_index(span.shard)
         return index.key(span.first)
-
-    async def column(self, name: str) -> npt.NDArray[Any]:
-        blocks = self.catalog.blocks
-        spans = blocks.locate(0, blocks.num_samples)
-        indexes = await all_or_cancel([self.catalog.read_index(span.shard) for span in spans])
-        return np.concatenate([index.column(name) for index in indexes])
 
     def close(self) -> None:
         if self._closed:

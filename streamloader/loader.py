@@ -10,6 +10,7 @@ from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
+from streamloader._choice import SamplerWeights, Subset
 from streamloader._closing import close_at_exit, outside_own_threads
 from streamloader._delivery import open_delivery
 from streamloader._engine import Engine
@@ -22,7 +23,7 @@ from streamloader.batch import Batch
 from streamloader.decode import PixelFormat, Transform
 from streamloader.errors import ConfigError
 from streamloader.monitor import TimeSummary
-from streamloader.order import EpochOrder, LoaderState, RankPlan
+from streamloader.order import LoaderState, RankPlan
 from streamloader.order.plan import LastBatch
 from streamloader.sizes import parse_size
 
@@ -44,6 +45,12 @@ class StreamLoader:
         shuffle: True or ``"window"`` (samples of a few blocks of 256 lanes are mixed),
             ``"global"`` (any sample anywhere, one read each), False (stored order).
         seed: of the shuffle and of random transforms.
+        subset: a share such as 0.1 (the first samples as stored), sample numbers, or keys.
+        sampler_weights: samples are drawn with repeats: a weight for each sample of the data
+            set, ``{class name: weight}``, or ``"balanced"`` for as many of each label. Every
+            sample is then read alone.
+        epoch_size: samples of an epoch, over all ranks; epochs follow one another through full
+            passes over the data, so each sample still comes once per pass.
         split: for a data set with splits, such as ``"val"``.
         device: ``"cpu"``, ``"cuda"``, ``"cuda:1"``; by default the GPU of the local rank if
             there is one, else the CPU.
@@ -83,6 +90,9 @@ class StreamLoader:
         transform: Transform | None = None,
         shuffle: bool | str = False,
         seed: int = 0,
+        subset: Subset | None = None,
+        sampler_weights: SamplerWeights | None = None,
+        epoch_size: int | None = None,
         split: str | None = None,
         device: Any = None,
         output: str = "uint8",
@@ -115,6 +125,9 @@ class StreamLoader:
             transform=transform,
             shuffle=shuffle,
             seed=seed,
+            subset=subset,
+            sampler_weights=sampler_weights,
+            epoch_size=epoch_size,
             last_batch=choose_last_batch(last_batch, drop_last),
             num_workers=num_workers,
             prefetch_batches=prefetch_batches,
@@ -158,8 +171,8 @@ class StreamLoader:
 
     @property
     def num_samples(self) -> int:
-        """Samples of the data set or of the chosen split, over all ranks."""
-        return self._engine.spec.num_samples
+        """Samples of one epoch, over all ranks."""
+        return self._engine.choice.num_samples
 
     def __len__(self) -> int:
         """Batches of a full epoch on this rank."""
@@ -278,7 +291,7 @@ class StreamLoader:
     def _plan(self, *, epoch: int, start: int) -> RankPlan:
         settings = self._engine.settings
         return RankPlan(
-            EpochOrder(self._engine.spec, epoch),
+            self._engine.choice.order(epoch),
             batch_size=settings.batch_size,
             rank=self._world.rank,
             world_size=self._world.world_size,
@@ -291,14 +304,17 @@ class StreamLoader:
 
     def _blank_state(self, epoch: int = 0) -> LoaderState:
         engine = self._engine
+        choice = engine.choice
         return LoaderState(
             fingerprint=engine.catalog.fingerprint,
             epoch=epoch,
             position=0,
-            seed=engine.spec.seed,
-            lanes=engine.spec.lanes,
-            window=engine.spec.window,
-            shuffle=engine.spec.shuffle,
+            seed=choice.spec.seed,
+            lanes=choice.spec.lanes,
+            window=choice.spec.window,
+            shuffle=choice.spec.shuffle,
+            subset=choice.subset,
+            epoch_size=choice.epoch_size,
             last_batch=engine.settings.last_batch,
             split=engine.settings.split,
         )

@@ -2,9 +2,10 @@
 
 from streamloader.fetch.arena import Arena
 from streamloader.fetch.budget import MemoryPlan, open_block_bytes, plan_memory
+from streamloader.fetch.cancel import all_or_cancel
 from streamloader.fetch.catalog import Catalog, read_manifest
 from streamloader.fetch.loop import LoopThread, Running
-from streamloader.fetch.prefetcher import Fetched, Prefetcher, all_or_cancel
+from streamloader.fetch.prefetcher import Fetched, Prefetcher
 from streamloader.fetch.rows import BAD_LENGTH, RowLayout, gather
 
 __all__ = [

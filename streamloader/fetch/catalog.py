@@ -5,12 +5,15 @@ from __future__ import annotations
 import asyncio
 import hashlib
 from collections import OrderedDict
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from storage_backends import NotFound, Store
 from streamloader.dts import BlockTable, Manifest, Pointer, ShardIndex, Sidecar
 from streamloader.errors import ConfigError, SampleError, ShardError
+from streamloader.fetch.cancel import all_or_cancel
 from streamloader.fetch.rows import RowLayout
 
 POINTER_NAME = "latest.json"
@@ -99,6 +102,22 @@ class Catalog:
     async def shard_index(self, shard: int) -> ShardIndex:
         """The checked index of one shard, from the cache or from the store."""
         return await self._tails.get(shard)
+
+    async def column(self, name: str) -> npt.NDArray[Any]:
+        """A column of every sample of the chosen split, [N, *shape], from the tails alone."""
+        known = [column.name for column in self.manifest.schemas[0].columns]
+        if name not in known:
+            raise ConfigError(f"no column {name!r} in {self.url}; it has {', '.join(known)}")
+        return np.concatenate([index.column(name) for index in await self._all_indexes()])
+
+    async def keys(self) -> list[str | None]:
+        """The key of every sample of the chosen split, from the tails alone."""
+        indexes = await self._all_indexes()
+        return [index.key(i) for index in indexes for i in range(index.num_samples)]
+
+    async def _all_indexes(self) -> list[ShardIndex]:
+        spans = self.blocks.locate(0, self.blocks.num_samples)
+        return await all_or_cancel([self.read_index(span.shard) for span in spans])
 
     async def sample_error(self, sample: int, reason: str) -> SampleError:
         """The error that names one sample of the chosen split by shard, key and offset."""

@@ -15,11 +15,12 @@ import numpy.typing as npt
 from streamloader.dts import RecordFault, ShardIndex, ShardSpan
 from streamloader.errors import ConfigError
 from streamloader.fetch.arena import Arena
+from streamloader.fetch.cancel import all_or_cancel
 from streamloader.fetch.catalog import Catalog
 from streamloader.fetch.pieces import Int64, PieceTable, Wanted
 from streamloader.fetch.rows import BAD_LENGTH, gather
 from streamloader.monitor import Counters
-from streamloader.order import BatchPlan, RankPlan
+from streamloader.order import BatchPlan, RankPlan, Selection
 
 _MAX_PLANNED = 256
 _VERIFY_THREADS = 2
@@ -30,13 +31,15 @@ class Fetched:
     """The samples of one batch, in memory and verified.
 
     Attributes:
-        plan: which samples.
+        plan: which samples, numbered as the plan does.
+        samples: their numbers in the data set, int64 [b].
         rows: row per sample, of the catalog's ``RowLayout`` dtype, [b].
         faults: reason by row, for samples whose content failed its checksum twice.
         release: to be called once, from any thread, when the bytes are no longer needed.
     """
 
     plan: BatchPlan
+    samples: Int64
     rows: npt.NDArray[np.void]
     faults: dict[int, str]
     release: Callable[[], None]
@@ -84,6 +87,7 @@ class Prefetcher:
     Args:
         catalog: the data set.
         arena: memory for blocks and rows; its size is the bound.
+        selection: what sample numbers of the plan mean; None if they are the data set's own.
         max_reads: ranged reads in flight at once.
         verify: check every sample's hash when its piece arrives.
     """
@@ -94,12 +98,14 @@ class Prefetcher:
         arena: Arena,
         *,
         counters: Counters,
+        selection: Selection | None = None,
         max_reads: int = 32,
         verify: bool = True,
     ) -> None:
         self._catalog = catalog
         self._arena = arena
         self._counters = counters
+        self._selection = selection
         self._layout = catalog.row_layout()
         self._reads = asyncio.Semaphore(max_reads)
         self._verify = verify
@@ -156,17 +162,25 @@ class Prefetcher:
         run.loads[slot] = group.create_task(self._load(run, slot, first, count, base))
         return slot
 
+    def _parts_of(self, first: int, count: int) -> list[ShardSpan]:
+        """Runs of samples of single shards that a piece of the plan consists of."""
+        runs = [(first, count)] if self._selection is None else self._selection.runs(first, count)
+        return [part for run in runs for part in self._catalog.blocks.locate(*run)]
+
     def _room_for(self, first: int, count: int) -> int:
         """Bytes that suffice for a piece before the tails of its shards are known."""
-        blocks = self._catalog.blocks
-        block = first // blocks.block_samples
-        parts = len(blocks.locate(first, count))
-        return int(blocks.block_bytes[block]) + 64 * parts + count * self._layout.stride
+        largest = self._catalog.manifest.max_record_bytes
+        parts = self._parts_of(first, count)
+        nbytes = count * largest
+        if self._selection is None:
+            blocks = self._catalog.blocks
+            nbytes = min(nbytes, int(blocks.block_bytes[first // blocks.block_samples]))
+        return nbytes + 128 * len(parts) + count * self._layout.stride
 
     async def _exact_room(self, first: int, count: int) -> int:
         """Bytes that a piece takes, once the tails of its shards are read."""
         nbytes = count * self._layout.stride
-        for part in self._catalog.blocks.locate(first, count):
+        for part in self._parts_of(first, count):
             offsets = (await self._catalog.shard_index(part.shard)).offsets
             nbytes += _padded(int(offsets[part.first + part.count] - offsets[part.first]) + 64)
         return nbytes
@@ -230,9 +244,10 @@ class Prefetcher:
         """Reads a piece; a whole block needs no tail to know where it lies."""
         blocks = self._catalog.blocks
         block = first // blocks.block_samples
-        parts = blocks.locate(first, count)
+        parts = self._parts_of(first, count)
         tails = [self._catalog.shard_index(part.shard) for part in parts]
-        if first % blocks.block_samples == 0 and count == blocks.samples_of(block)[1]:
+        starts_block = self._selection is None and first % blocks.block_samples == 0
+        if starts_block and count == blocks.samples_of(block)[1]:
             extents = [(offset, nbytes) for _, offset, nbytes in blocks.block_span_bytes(block)]
             reads = self._reads_of(parts, extents, base)
             found = await all_or_cancel([*tails, *reads])
@@ -319,7 +334,8 @@ class Prefetcher:
         def release() -> None:
             loop.call_soon_threadsafe(self._release, run, planned.slots)
 
-        return Fetched(plan, rows.view(self._layout.dtype)[:, 0], faults, release)
+        samples = plan.samples if self._selection is None else self._selection.samples(plan.samples)
+        return Fetched(plan, samples, rows.view(self._layout.dtype)[:, 0], faults, release)
 
     def _release(self, run: _Run, slots: Int64) -> None:
         if run.over:
@@ -354,18 +370,6 @@ def _spans(
         spans.append(_Span(part.shard, part.first, part.count, offset, nbytes, base, index))
         base += _padded(nbytes)
     return spans
-
-
-async def all_or_cancel(waits: list[Coroutine[Any, Any, Any]]) -> list[Any]:
-    """Results of all; if one fails, the others are cancelled and awaited before it raises."""
-    tasks = [asyncio.ensure_future(wait) for wait in waits]
-    try:
-        return await asyncio.gather(*tasks)
-    except BaseException:
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
-        raise
 
 
 def _first_failure(group: BaseExceptionGroup[BaseException]) -> BaseException:

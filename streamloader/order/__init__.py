@@ -8,9 +8,11 @@ from streamloader.order.bijection import Bijection
 from streamloader.order.epoch import EpochOrder
 from streamloader.order.footprint import Footprint, footprint_of
 from streamloader.order.located import Located
+from streamloader.order.passes import Order, SizedOrder, WeightedOrder, Weights
 from streamloader.order.plan import LAST_BATCH_RULES, BatchPlan, LastBatch, RankPlan
 from streamloader.order.random import derive_key, mix64, random_u64, random_unit
 from streamloader.order.seats import seat_of, share_rows
+from streamloader.order.selection import Selection
 from streamloader.order.spec import ORDER_VERSION, OrderSpec, ShuffleMode
 from streamloader.order.state import LoaderState
 
@@ -24,9 +26,14 @@ __all__ = [
     "LastBatch",
     "LoaderState",
     "Located",
+    "Order",
     "OrderSpec",
     "RankPlan",
+    "Selection",
     "ShuffleMode",
+    "SizedOrder",
+    "WeightedOrder",
+    "Weights",
     "derive_key",
     "footprint_of",
     "mix64",

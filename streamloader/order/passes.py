@@ -143,7 +143,7 @@ class WeightedOrder:
         return Located(
             sample=sample,
             lane=np.zeros_like(places),
-            piece=np.array(single_sample_id(sample)),
+            piece=np.array([single_sample_id(s) for s in sample], dtype=np.int64),
             piece_first=sample,
             piece_count=np.ones_like(places),
             window_end=places + 1,

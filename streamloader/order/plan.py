@@ -11,8 +11,8 @@ import numpy.typing as npt
 
 from streamloader.errors import ConfigError
 from streamloader.order.bijection import I64Array
-from streamloader.order.epoch import EpochOrder
 from streamloader.order.located import Located, single_sample_id
+from streamloader.order.passes import Order
 from streamloader.order.spec import checked_int
 
 LastBatch: TypeAlias = Literal["pad", "drop", "partial"]
@@ -107,7 +107,7 @@ class RankPlan:
 
     def __init__(
         self,
-        order: EpochOrder,
+        order: Order,
         *,
         batch_size: int,
         rank: int,
