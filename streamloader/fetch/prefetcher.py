@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any
@@ -24,6 +24,7 @@ from streamloader.order import BatchPlan, RankPlan, Selection
 
 _MAX_PLANNED = 256
 _VERIFY_THREADS = 2
+_ROWS_PER_STRETCH = 8192
 
 
 @dataclass(slots=True)
@@ -110,6 +111,7 @@ class Prefetcher:
         self._reads = asyncio.Semaphore(max_reads)
         self._verify = verify
         self._verifiers = ThreadPoolExecutor(_VERIFY_THREADS, "streamloader-verify")
+        self._planner = ThreadPoolExecutor(1, "streamloader-plan")
 
     async def run(self, plan: RankPlan, deliver: Callable[[Fetched], Awaitable[None]]) -> None:
         """Delivers every batch of ``plan`` in order; returns when all of them are released.
@@ -130,21 +132,34 @@ class Prefetcher:
 
     def close(self) -> None:
         self._verifiers.shutdown(wait=True)
+        self._planner.shutdown(wait=True)
 
     async def _plan_ahead(self, run: _Run, group: asyncio.TaskGroup) -> None:
-        for number in range(run.plan.num_batches):
-            plan = run.plan.batch(number)
-            wanted = Wanted.of(
-                plan.piece, plan.piece_first, plan.piece_count, plan.piece_last_batch
-            )
+        async for plan, wanted in self._plans(run.plan):
             slots = run.table.slots_of(wanted.ids)
             for place in np.flatnonzero(slots < 0).tolist():
                 slots[place] = await self._admit(run, group, wanted, place, slots)
             run.table.use(slots, wanted.rows)
             run.outstanding += 1
-            self._drop(run, run.table.finish_up_to(number))
+            self._drop(run, run.table.finish_up_to(plan.number))
             await run.planned.put(_Planned(plan, wanted, slots))
         await run.planned.put(None)
+
+    async def _plans(self, plan: RankPlan) -> AsyncIterator[tuple[BatchPlan, Wanted]]:
+        """Plans in a thread of their own, a stretch ahead: arithmetic is not the loop's work."""
+        loop = asyncio.get_running_loop()
+        stretch = max(1, _ROWS_PER_STRETCH // plan.batch_size)
+        begins = range(0, plan.num_batches, stretch)
+        jobs = (
+            loop.run_in_executor(self._planner, _plan_stretch, plan, begin, stretch)
+            for begin in begins
+        )
+        following = next(jobs, None)
+        while following is not None:
+            stretch_now = await following
+            following = next(jobs, None)
+            for planned in stretch_now:
+                yield planned
 
     async def _admit(
         self, run: _Run, group: asyncio.TaskGroup, wanted: Wanted, place: int, slots: Int64
@@ -357,6 +372,13 @@ class Prefetcher:
     def _rows_view(self, base: int, count: int) -> npt.NDArray[np.void]:
         end = base + count * self._layout.stride
         return self._arena.array[base:end].view(self._layout.dtype)
+
+
+def _plan_stretch(plan: RankPlan, begin: int, count: int) -> list[tuple[BatchPlan, Wanted]]:
+    batches = [plan.batch(n) for n in range(begin, min(begin + count, plan.num_batches))]
+    return [
+        (b, Wanted.of(b.piece, b.piece_first, b.piece_count, b.piece_last_batch)) for b in batches
+    ]
 
 
 def _spans(
