@@ -1,6 +1,6 @@
 """Records per second of a data set of small fixed records: tokens without pictures.
 
-    python benchmarks/tokens.py [--records 1000000] [--tokens 64] [--batch-size 1024] [--rounds 5]
+python benchmarks/tokens.py [--records 1000000] [--tokens 64] [--batch-size 1024] [--rounds 5]
 """
 
 from __future__ import annotations
