@@ -1,6 +1,7 @@
 # make demo        train from a bucket on this machine, start to finish
 # make test        lint, types, tests
 # make test-full   the same with the slow tests
+# make docs        the pages as a site under site/
 # make clean       remove what these made
 #
 # PYTHON  the interpreter to build .venv from     make test PYTHON=python3.12
@@ -17,8 +18,9 @@ PIP_INSTALL := $(BIN)/python -m pip install --disable-pip-version-check -q
 TORCH_INSTALLED := $(VENV)/.torch-$(subst /,_,$(subst =,-,$(subst $() ,_,$(TORCH))))
 DEMO_INSTALLED := $(VENV)/.installed-demo
 DEV_INSTALLED := $(VENV)/.installed-dev
+DOCS_INSTALLED := $(VENV)/.installed-docs
 
-.PHONY: demo test test-full lint clean
+.PHONY: demo test test-full lint docs clean
 .DELETE_ON_ERROR:
 
 demo: $(DEMO_INSTALLED)
@@ -34,9 +36,13 @@ lint: $(DEV_INSTALLED)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+docs: $(DOCS_INSTALLED)
+	$(BIN)/mkdocs build --strict -q
 
 clean:
-	rm -rf $(VENV) build dist demo-out *.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) build dist demo-out site *.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 $(VENV)/.created:
@@ -55,4 +61,8 @@ $(DEMO_INSTALLED): pyproject.toml $(TORCH_INSTALLED)
 
 $(DEV_INSTALLED): pyproject.toml $(TORCH_INSTALLED)
 	$(PIP_INSTALL) -e '.[demo,dev,torch]'
+	touch '$@'
+
+$(DOCS_INSTALLED): pyproject.toml $(TORCH_INSTALLED)
+	$(PIP_INSTALL) -e '.[docs,torch]'
 	touch '$@'

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from streamloader.batch import Batch
     from streamloader.convert import DatasetWriter
     from streamloader.dataset import Dataset, open_dataset
-    from streamloader.decode import CenterCrop, Compose, RandomResizedCrop, Resize
+    from streamloader.decode import CenterCrop, Compose, Joint, RandomResizedCrop, Resize
     from streamloader.errors import (
         ConfigError,
         SampleError,
@@ -32,6 +32,7 @@ _HOMES = {
     "ConfigError": "errors",
     "Dataset": "dataset",
     "DatasetWriter": "convert",
+    "Joint": "decode",
     "RandomResizedCrop": "decode",
     "Resize": "decode",
     "SampleError": "errors",
@@ -50,6 +51,7 @@ __all__ = [
     "ConfigError",
     "Dataset",
     "DatasetWriter",
+    "Joint",
     "RandomResizedCrop",
     "Resize",
     "SampleError",

@@ -220,9 +220,12 @@ class AssembleJob:
             if length == BAD_LENGTH:
                 continue
             try:
-                values[place] = decode(field, memory[offset : offset + length], "", 0)
+                value = decode(field, memory[offset : offset + length], "", 0)
             except ShardError as error:
                 faults[place] = error.reason
+                continue
+            # An array looks into the arena, whose memory is used again for other samples.
+            values[place] = value.copy() if isinstance(value, np.ndarray) else value
 
 
 def host_fields(

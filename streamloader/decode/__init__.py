@@ -3,8 +3,11 @@
 Knows nothing of storage, ranks or whose memory it writes to.
 """
 
-from streamloader.decode.crops import CropPlan, plan_crops
+from streamloader.decode.boxes import move_boxes
+from streamloader.decode.crops import AppliedCrops, CropPlan, plan_crops
 from streamloader.decode.faults import PictureFault, RowFault
+from streamloader.decode.joint import decode_jointly
+from streamloader.decode.mask import MaskDecoder
 from streamloader.decode.picture import MAX_PIXELS, decode_picture
 from streamloader.decode.pillow_decoder import PillowDecoder
 from streamloader.decode.pixel_format import PixelFormat
@@ -12,6 +15,7 @@ from streamloader.decode.share import AbortFlag, Share
 from streamloader.decode.specs import (
     CenterCrop,
     Compose,
+    Joint,
     RandomResizedCrop,
     Resize,
     Transform,
@@ -22,9 +26,12 @@ from streamloader.decode.worker_pool import PoolJob, WorkerPool
 __all__ = [
     "MAX_PIXELS",
     "AbortFlag",
+    "AppliedCrops",
     "CenterCrop",
     "Compose",
     "CropPlan",
+    "Joint",
+    "MaskDecoder",
     "PictureFault",
     "PillowDecoder",
     "PixelFormat",
@@ -35,7 +42,9 @@ __all__ = [
     "Share",
     "Transform",
     "WorkerPool",
+    "decode_jointly",
     "decode_picture",
+    "move_boxes",
     "output_size",
     "plan_crops",
 ]

@@ -57,6 +57,40 @@ class CropPlan:
     width: int
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class AppliedCrops:
+    """What a decoder did to the pictures of a batch, for whoever must do the same to its masks.
+
+    Arrays have one entry a row of the batch. A decoder writes those of the pictures whose header
+    it read; entries of other rows mean nothing.
+
+    Args:
+        sizes: int64 [B, 2], (width, height) of the stored picture in pixels.
+        boxes: float64 [B, 4], as of ``CropPlan``.
+        flips: bool [B], as of ``CropPlan``.
+    """
+
+    sizes: Int64s
+    boxes: Float64s
+    flips: Bools
+
+    @staticmethod
+    def empty(num_rows: int) -> AppliedCrops:
+        """For a batch of ``num_rows``, nothing applied yet."""
+        return AppliedCrops(
+            np.zeros((num_rows, 2), np.int64),
+            np.zeros((num_rows, 4), np.float64),
+            np.zeros(num_rows, np.bool_),
+        )
+
+    def note(self, rows: Int64s, widths: Int64s, heights: Int64s, plan: CropPlan) -> None:
+        """Writes the entries of ``rows``, [n], whose pictures have these sizes, [n], and plan."""
+        self.sizes[rows, 0] = widths
+        self.sizes[rows, 1] = heights
+        self.boxes[rows] = plan.boxes
+        self.flips[rows] = plan.flips
+
+
 def plan_crops(
     spec: Transform,
     widths: Int64s,

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import io
 import struct
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TypeAlias
@@ -121,6 +121,21 @@ def load_rgb(picture: OpenPicture) -> Image.Image:
     Raises:
         PictureFault: the pixels are broken, cut short, or have no agreed meaning in 8 bits.
     """
+    return load_as(picture, _to_rgb)
+
+
+def load_as(
+    picture: OpenPicture, convert: Callable[[ImageFile.ImageFile], Image.Image]
+) -> Image.Image:
+    """Decodes the pixels and converts them from the mode that they are stored in.
+
+    Args:
+        picture: an open one; loaded by the call.
+        convert: gives the result from the loaded picture; may raise PictureFault.
+
+    Raises:
+        PictureFault: the pixels are broken or cut short, or cannot be converted.
+    """
     image = picture.image
     declared = image.size
     if picture.jpeg is not None and picture.jpeg.end_offset() < 0:
@@ -129,7 +144,7 @@ def load_rgb(picture: OpenPicture) -> Image.Image:
         image.load()
         # Pillow would look for a colour of its own that stands for it, and warn.
         image.info.pop("transparency", None)
-        rgb = _to_rgb(image)
+        converted = convert(image)
         lost_its_tail = picture.jpeg is not None and _lost_its_tail(image, picture.jpeg)
     if image.size != declared:
         raise PictureFault(
@@ -138,7 +153,7 @@ def load_rgb(picture: OpenPicture) -> Image.Image:
         )
     if lost_its_tail:
         raise PictureFault("truncated JPEG: its scan ends early and the rest would be grey")
-    return rgb
+    return converted
 
 
 def _open_other_format(view: memoryview) -> ImageFile.ImageFile:

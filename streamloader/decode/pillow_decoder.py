@@ -107,14 +107,18 @@ class PillowDecoder:
         self, share: Share, opened: deque[tuple[int, OpenPicture]], faults: list[RowFault]
     ) -> None:
         places = np.array([place for place, _ in opened], np.int64)
+        widths = np.array([picture.width for _, picture in opened], np.int64)
+        heights = np.array([picture.height for _, picture in opened], np.int64)
         plan = plan_crops(
             self.transform,
-            np.array([picture.width for _, picture in opened], np.int64),
-            np.array([picture.height for _, picture in opened], np.int64),
+            widths,
+            heights,
             seed=share.seed,
             epoch=share.epoch,
             samples=share.samples[places],
         )
+        if share.crops is not None:
+            share.crops.note(share.rows[places], widths, heights, plan)
         for box, flip in zip(plan.boxes.tolist(), plan.flips.tolist(), strict=True):
             if share.aborted:
                 return

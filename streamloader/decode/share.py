@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Protocol, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
+from streamloader.decode.crops import AppliedCrops
 from streamloader.errors import ConfigError
 
 
@@ -33,10 +34,12 @@ class Share:
         lengths: int64 [n], in bytes.
         samples: int64 [n], the pictures' numbers in the data set.
         rows: int64 [n], rows of the batch, each at most once.
-        out: [B, H, W, 3], the whole batch; only ``rows`` are written.
+        out: [B, H, W, 3], or [B, H, W] for masks: the whole batch; only ``rows`` are written.
         seed: of the data order, keys the random crops.
         epoch: from 0, keys the random crops.
         abort: looked at between pictures; once true the call returns, the rest left as it was.
+        crops: of the whole batch, B entries: pictures write what was done to them if it is given,
+            masks, which need it, read it.
     """
 
     data: memoryview | npt.NDArray[np.uint8]
@@ -48,6 +51,7 @@ class Share:
     seed: int
     epoch: int
     abort: Abort = None
+    crops: AppliedCrops | None = None
 
     def __post_init__(self) -> None:
         count = len(self.offsets)
@@ -57,6 +61,11 @@ class Share:
                     f"a share has as many {name} as offsets ({count}), "
                     f"got {len(getattr(self, name))}"
                 )
+        if self.crops is not None and len(self.crops.flips) != len(self.out):
+            raise ConfigError(
+                f"a share has crops for each of the {len(self.out)} rows of its batch, "
+                f"got {len(self.crops.flips)}"
+            )
         if not count:
             return
         ends = self.offsets + self.lengths
@@ -70,6 +79,16 @@ class Share:
                 f"the rows of a share must lie in its batch of {len(self.out)}, "
                 f"got {self.rows.min()} to {self.rows.max()}"
             )
+
+    def part(self, places: slice | npt.NDArray[np.int64]) -> Share:
+        """The pictures at these places of the share, as a share."""
+        return replace(
+            self,
+            offsets=self.offsets[places],
+            lengths=self.lengths[places],
+            samples=self.samples[places],
+            rows=self.rows[places],
+        )
 
     @property
     def num_bytes(self) -> int:

@@ -1,5 +1,7 @@
 """What is done to a picture, as data: four specs that fold to one crop and one resize.
 
+A fifth, Joint, does the same to the masks and boxes that belong to the picture.
+
 A spec says nothing about how a picture is decoded, so every decode path, on a CPU or on a GPU,
 can carry it out.
 """
@@ -9,13 +11,16 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import Literal, TypeAlias
 
 from streamloader.errors import ConfigError
 
 Size: TypeAlias = tuple[int, int]
 
+MaskType: TypeAlias = Literal["uint8", "int32"]
+
 _LONGEST_SIDE = 65_535
+_MASK_TYPES = ("uint8", "int32")
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,9 +99,9 @@ class Compose:
         transforms: specs, the first one applied first; may contain other Compose.
     """
 
-    transforms: tuple[Transform, ...]
+    transforms: tuple[Spec, ...]
 
-    def __init__(self, transforms: Sequence[Transform]) -> None:
+    def __init__(self, transforms: Sequence[Spec]) -> None:
         if not isinstance(transforms, (list, tuple)):
             raise ConfigError(f"Compose takes a list of transforms, got {transforms!r}")
         if not transforms:
@@ -111,7 +116,54 @@ class Compose:
 
 
 Step: TypeAlias = RandomResizedCrop | Resize | CenterCrop
-Transform: TypeAlias = Step | Compose
+Spec: TypeAlias = Step | Compose
+
+
+@dataclass(frozen=True, slots=True)
+class Joint:
+    """One crop a sample, for all its pictures, masks and boxes.
+
+    The first picture field that is no mask draws the crop, from the size that its header states:
+    the same one that ``spec`` alone would draw. Every other picture and mask of the sample must
+    have that size; one that has not is a fault of the sample.
+
+    - Pictures are decoded as ever: three channels, antialiased.
+    - Masks are sampled at pixel centres (nearest) and never converted: palette indices stay
+      indices and grey values stay values. A batch has them as ``mask_dtype`` [B, height, width].
+    - Boxes are (x0, y0, x1, y1) in pixels of the stored picture, edges and not centres: the whole
+      picture is (0, 0, width, height). They are moved to pixels of the output and clipped to it.
+      One that lies outside keeps its place with no area, so labels stay aligned. A field of type
+      ``float:[-1]`` holds them one after the other and becomes a list of float32 [n, 4]; one of
+      a fixed shape [..., 4] becomes float32 [B, ..., 4].
+
+    Args:
+        spec: what is done to them all; its output size must not depend on the picture.
+        masks: names of picture fields.
+        boxes: names of float fields.
+        mask_dtype: "uint8", or "int32", which 16-bit masks need.
+    """
+
+    spec: Spec
+    masks: Sequence[str] = ()
+    boxes: Sequence[str] = ()
+    mask_dtype: MaskType = "uint8"
+
+    def __post_init__(self) -> None:
+        if isinstance(self.spec, Joint):
+            raise ConfigError(f"Joint takes a spec that is no Joint itself, got {self.spec!r}")
+        output_size(self.spec)
+        for name in ("masks", "boxes"):
+            object.__setattr__(self, name, _field_names(name, getattr(self, name)))
+        both = sorted(set(self.masks) & set(self.boxes))
+        if both:
+            raise ConfigError(f"a field of a Joint is a mask or holds boxes, got both for {both}")
+        if self.mask_dtype not in _MASK_TYPES:
+            raise ConfigError(
+                f"Joint takes mask_dtype, one of {', '.join(_MASK_TYPES)}, got {self.mask_dtype!r}"
+            )
+
+
+Transform: TypeAlias = Spec | Joint
 
 
 def output_size(spec: Transform) -> Size:
@@ -137,15 +189,17 @@ def output_size(spec: Transform) -> Size:
 
 def steps(spec: Transform) -> Iterator[Step]:
     """The specs of ``spec`` in the order they apply, without nesting."""
-    if isinstance(spec, Compose):
+    if isinstance(spec, Joint):
+        yield from steps(spec.spec)
+    elif isinstance(spec, Compose):
         for part in spec.transforms:
             yield from steps(part)
     elif isinstance(spec, (RandomResizedCrop, Resize, CenterCrop)):
         yield spec
     else:
         raise ConfigError(
-            "a transform is RandomResizedCrop, Resize, CenterCrop or a Compose of them, "
-            f"got {spec!r}"
+            "a transform is RandomResizedCrop, Resize, CenterCrop, a Compose of them, or a Joint "
+            f"of one of these, got {spec!r}"
         )
 
 
@@ -159,6 +213,14 @@ def _short_side_of(size: Size, side: int) -> Size:
     if width <= height:
         return int(side * height / width), side
     return side, int(side * width / height)
+
+
+def _field_names(option: str, names: object) -> tuple[str, ...]:
+    if not isinstance(names, (tuple, list)) or not all(isinstance(name, str) for name in names):
+        raise ConfigError(f"Joint takes {option}, a tuple of field names, got {names!r}")
+    if len(set(names)) != len(names):
+        raise ConfigError(f"Joint takes {option}, each field once, got {names!r}")
+    return tuple(names)
 
 
 def _check_size(owner: str, size: object) -> None:

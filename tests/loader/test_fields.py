@@ -79,3 +79,15 @@ def test_a_field_with_a_name_of_the_batch_is_refused(tmp_path):
         writer.write({"valid": 1})
     with pytest.raises(ConfigError, match="'valid'"):
         StreamLoader(tmp_path / "set", batch_size=1, device="cpu")
+
+
+def test_arrays_of_any_length_outlive_the_memory_they_were_read_into(tmp_path):
+    with DatasetWriter(tmp_path / "set", {"tokens": "int32:[-1]"}, block_samples=4) as writer:
+        for n in range(120):
+            writer.write({"tokens": np.full(20_000, n, np.int32)})
+    options = {"batch_size": 4, "memory_limit": "3mib", "prefetch_batches": 1, "device": "cpu"}
+    with StreamLoader(tmp_path / "set", **options) as stream:
+        held = list(stream)
+    for batch in held:
+        for n, tokens in zip(batch["index"].tolist(), batch["tokens"], strict=True):
+            assert (tokens == n).all()
