@@ -8,8 +8,6 @@ import weakref
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from storage_backends import Store, open_store
 from streamloader._choice import choose
 from streamloader._fields import BatchFields
@@ -21,10 +19,8 @@ from streamloader.fetch import (
     Arena,
     Catalog,
     LoopThread,
-    MemoryPlan,
     Prefetcher,
-    open_block_bytes,
-    plan_memory,
+    divide_memory,
 )
 from streamloader.monitor import Counters
 from streamloader.topology import allowed_cpus
@@ -98,7 +94,15 @@ class Engine:
             epoch_size=settings.epoch_size,
         )
         layout = SlotLayout.build(self.fields.slot, settings.batch_size)
-        self.memory = self._divide(layout, world)
+        self.memory = divide_memory(
+            catalog,
+            self.choice.order(0).spec,
+            limit,
+            batch_size=settings.batch_size,
+            world_size=world.world_size,
+            slot_bytes=layout.stride_bytes,
+            slots=settings.prefetch_batches + _CONSUMER_SLOTS,
+        )
         self.arena = Arena(self.memory.block_bytes)
         self._prefetcher = Prefetcher(
             catalog, self.arena, counters=self.counters, selection=self.choice.selection
@@ -111,28 +115,6 @@ class Engine:
             on_free=_waker(self),
         )
         delivery.open(self.fields, layout)
-
-    def _divide(self, layout: SlotLayout, world: World) -> MemoryPlan:
-        catalog, spec = self.catalog, self.choice.order(0).spec
-        row_bytes = catalog.row_layout().stride
-        block_bytes = catalog.blocks.block_bytes
-        needed = open_block_bytes(
-            spec,
-            block_bytes,
-            batch_size=self.settings.batch_size,
-            world_size=world.world_size,
-            row_bytes=row_bytes,
-        )
-        everything = int(block_bytes.sum()) + spec.num_samples * row_bytes
-        tails = int(np.sum(catalog.manifest.tail_bytes))
-        return plan_memory(
-            self.settings.memory_limit_bytes,
-            slot_bytes=layout.stride_bytes,
-            slots=self.settings.prefetch_batches + _CONSUMER_SLOTS,
-            tail_bytes=tails,
-            needed_block_bytes=needed,
-            all_block_bytes=everything + everything // 8 + (4 << 20),
-        )
 
     @property
     def prefetcher(self) -> Prefetcher:

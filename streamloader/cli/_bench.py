@@ -6,14 +6,13 @@ from typing import Any
 
 import click
 
-from streamloader.cli._options import SIZE, output_options, storage_options
+from streamloader.cli._options import output_options, reading_options, storage_options
 from streamloader.cli._output import Output
 from streamloader.errors import ConfigError
 
 
 @click.command()
 @click.argument("dataset")
-@click.option("--batch-size", default=256, show_default=True, type=click.IntRange(1))
 @click.option("--size", default=224, show_default=True, type=click.IntRange(1), help="Pixels.")
 @click.option(
     "--transform",
@@ -23,20 +22,10 @@ from streamloader.errors import ConfigError
     show_default=True,
     help="center-crop scales the short side to size * 256 / 224 first.",
 )
-@click.option("--epochs", default=1, show_default=True, type=click.IntRange(1))
-@click.option("--seconds", type=float, help="Stop after so many seconds.")
 @click.option("--device", help="cpu, cuda or cuda:N.")
 @click.option("--num-workers", type=click.IntRange(1), help="Decode threads.")
 @click.option("--prefetch-batches", default=3, show_default=True, type=click.IntRange(1))
-@click.option(
-    "--shuffle",
-    type=click.Choice(["window", "global", "none"]),
-    default="window",
-    show_default=True,
-)
-@click.option("--seed", default=0, show_default=True, type=click.IntRange(0))
-@click.option("--split", help="Split of a data set that has several.")
-@click.option("--memory-limit", default="1gib", show_default=True, type=SIZE)
+@reading_options
 @storage_options
 @output_options
 def command(

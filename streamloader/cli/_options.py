@@ -56,6 +56,27 @@ def output_options(command: Command) -> Command:
     return wrapped
 
 
+def reading_options(command: Command) -> Command:
+    """Add what a run over a data set takes: batch size, epochs, order, memory."""
+    options = [
+        click.option("--batch-size", default=256, show_default=True, type=click.IntRange(1)),
+        click.option("--epochs", default=1, show_default=True, type=click.IntRange(1)),
+        click.option("--seconds", type=float, help="Stop after so many seconds."),
+        click.option(
+            "--shuffle",
+            type=click.Choice(["window", "global", "none"]),
+            default="window",
+            show_default=True,
+        ),
+        click.option("--seed", default=0, show_default=True, type=click.IntRange(0)),
+        click.option("--split", help="Split of a data set that has several."),
+        click.option("--memory-limit", default="1gib", show_default=True, type=SIZE),
+    ]
+    for option in reversed(options):
+        command = option(command)
+    return command
+
+
 def storage_options(command: Command) -> Command:
     """Add the options of the storage; the command receives ``storage_options``, a dict."""
 

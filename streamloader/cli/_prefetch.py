@@ -6,27 +6,16 @@ from typing import Any
 
 import click
 
-from streamloader.cli._options import SIZE, output_options, storage_options
+from streamloader.cli._options import output_options, reading_options, storage_options
 from streamloader.cli._output import ExitCode, Output
 
 
 @click.command()
 @click.argument("dataset")
-@click.option("--batch-size", default=256, show_default=True, type=click.IntRange(1))
-@click.option("--epochs", default=1, show_default=True, type=click.IntRange(1))
-@click.option("--seconds", type=float, help="Stop after so many seconds.")
 @click.option("--world-size", default=1, show_default=True, type=click.IntRange(1))
 @click.option("--rank", default=0, show_default=True, type=click.IntRange(0))
-@click.option(
-    "--shuffle",
-    type=click.Choice(["window", "global", "none"]),
-    default="window",
-    show_default=True,
-)
-@click.option("--seed", default=0, show_default=True, type=click.IntRange(0))
-@click.option("--split", help="Split of a data set that has several.")
-@click.option("--memory-limit", default="1gib", show_default=True, type=SIZE)
 @click.option("--no-verify", is_flag=True, help="Do not check the samples' hashes.")
+@reading_options
 @storage_options
 @output_options
 def command(

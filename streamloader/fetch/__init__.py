@@ -1,7 +1,7 @@
 """Prefetching: the bytes of coming samples, in order of need, within a bound of memory."""
 
 from streamloader.fetch.arena import Arena
-from streamloader.fetch.budget import MemoryPlan, open_block_bytes, plan_memory
+from streamloader.fetch.budget import MemoryPlan, divide_memory, open_block_bytes, plan_memory
 from streamloader.fetch.cancel import all_or_cancel
 from streamloader.fetch.catalog import Catalog, read_manifest
 from streamloader.fetch.loop import LoopThread, Running
@@ -19,6 +19,7 @@ __all__ = [
     "RowLayout",
     "Running",
     "all_or_cancel",
+    "divide_memory",
     "gather",
     "open_block_bytes",
     "plan_memory",

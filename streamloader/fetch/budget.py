@@ -9,11 +9,13 @@ import numpy as np
 import numpy.typing as npt
 
 from streamloader.errors import ConfigError
+from streamloader.fetch.catalog import Catalog
 from streamloader.order import OrderSpec
 
 _SIGMAS = 4.0
 _SPARE_SHARE = 0.5
 _ROOM_PER_PIECE_BYTES = 256
+_SLACK_BYTES = 4 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,3 +114,33 @@ def plan_memory(
     blocks = min(room, needed_block_bytes + spare, max(all_block_bytes, needed_block_bytes))
     growth = (room - blocks) // slot_bytes if slot_bytes else 0
     return MemoryPlan(limit_bytes, slot_bytes, slots, slots + growth, tails, blocks)
+
+
+def divide_memory(
+    catalog: Catalog,
+    spec: OrderSpec,
+    limit_bytes: int,
+    *,
+    batch_size: int,
+    world_size: int,
+    slot_bytes: int = 0,
+    slots: int = 0,
+) -> MemoryPlan:
+    """The division of ``limit_bytes`` for one rank that reads a data set in the order of ``spec``.
+
+    Raises:
+        ConfigError: the limit is too small; the message has the least that works.
+    """
+    row_bytes = catalog.row_layout().stride
+    block_bytes = catalog.blocks.block_bytes
+    everything = int(block_bytes.sum()) + spec.num_samples * row_bytes
+    return plan_memory(
+        limit_bytes,
+        slot_bytes=slot_bytes,
+        slots=slots,
+        tail_bytes=int(np.sum(catalog.manifest.tail_bytes)),
+        needed_block_bytes=open_block_bytes(
+            spec, block_bytes, batch_size=batch_size, world_size=world_size, row_bytes=row_bytes
+        ),
+        all_block_bytes=everything + everything // 8 + _SLACK_BYTES,
+    )

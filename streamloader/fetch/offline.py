@@ -11,12 +11,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
-
 from storage_backends import Store, open_store
 from streamloader.errors import ConfigError
 from streamloader.fetch.arena import Arena
-from streamloader.fetch.budget import open_block_bytes, plan_memory
+from streamloader.fetch.budget import divide_memory
 from streamloader.fetch.catalog import Catalog
 from streamloader.fetch.loop import LoopThread
 from streamloader.fetch.prefetcher import Fetched, Prefetcher
@@ -167,22 +165,12 @@ class _Offline:
             seed=options.seed,
             shuffle=options.shuffle,
         )
-        row_bytes = catalog.row_layout().stride
-        block_bytes = catalog.blocks.block_bytes
-        everything = int(block_bytes.sum()) + catalog.num_samples * row_bytes
-        memory = plan_memory(
+        memory = divide_memory(
+            catalog,
+            self._spec,
             options.memory_limit_bytes,
-            slot_bytes=0,
-            slots=0,
-            tail_bytes=int(np.sum(catalog.manifest.tail_bytes)),
-            needed_block_bytes=open_block_bytes(
-                self._spec,
-                block_bytes,
-                batch_size=options.batch_size,
-                world_size=options.world_size,
-                row_bytes=row_bytes,
-            ),
-            all_block_bytes=everything + everything // 8 + (4 << 20),
+            batch_size=options.batch_size,
+            world_size=options.world_size,
         )
         arena = Arena(memory.block_bytes)
         return Prefetcher(catalog, arena, counters=self._counters, verify=options.verify)
