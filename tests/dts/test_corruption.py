@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from streamloader.dts import ShardIndex, open_shard
+from streamloader.dts import Field, ShardIndex, open_shard
 from streamloader.dts.layout import Head
 from streamloader.errors import ShardError
 
@@ -26,10 +26,25 @@ def _undetected_flips(workshop, shard):
     return undetected
 
 
-def test_every_single_bit_flip_is_noticed(workshop, small_shard):
-    assert len(small_shard) < 2048
-    workshop.check_all(small_shard)
-    assert _undetected_flips(workshop, small_shard) == []
+def test_every_single_bit_flip_is_noticed(workshop):
+    fields = {"text": Field("text", "utf8", codec="zstd"), "n": "u1"}
+    shard, _ = workshop.write(fields, [{"text": "ab" * 30, "n": 1}], keys=False)
+    assert len(shard) < 1000
+    workshop.check_all(shard)
+    assert _undetected_flips(workshop, shard) == []
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_every_single_bit_flip_of_forty_records_is_noticed(workshop):
+    fields = {"text": Field("text", "utf8", codec="zstd"), "data": "bytes", "label": "i8"}
+    records = [
+        {"text": f"caption {i} " * (i % 9), "data": bytes(range(i * 3)), "label": i}
+        for i in range(40)
+    ]
+    shard, _ = workshop.write(fields, records, names=[f"{i}.jpg" for i in range(40)])
+    assert 8 * len(shard) > 68_352
+    assert _undetected_flips(workshop, shard) == []
 
 
 def test_flips_in_the_gap_before_the_tail_are_noticed(workshop):

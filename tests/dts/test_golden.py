@@ -25,7 +25,7 @@ def build():
 def test_the_writer_still_gives_the_golden_bytes(build):
     files = build.build()
     stored = {p.name for p in GOLDEN.iterdir() if p.suffix in (".dts", ".json", ".bin")}
-    assert stored == set(files)
+    assert stored == set(files) | {build.COMPRESSED}
     for name, content in files.items():
         assert (GOLDEN / name).read_bytes() == content, name
 
@@ -72,3 +72,17 @@ def test_golden_picture_columns(build):
         "0x1471",
         "0x6261",
     ]
+
+
+def test_the_golden_compressed_shard_reads_as_always(build):
+    for data in ((GOLDEN / build.COMPRESSED).read_bytes(), build.build_compressed()):
+        index = open_shard(lambda o, n, data=data: data[o : o + n], len(data), "x")
+        assert index.schema == build.COMPRESSED_SCHEMA
+        assert index.dictionary("caption").id == 40_000
+        assert index.verify_records(0, 6, data, 0) == []
+        packed = [index.lengths(f) < index.raw_lengths(f) for f in ("caption", "image", "mask")]
+        assert all(field.any() for field in packed)
+        assert not all(field.all() for field in packed)
+        for number in range(6):
+            record = index.read_record(number, data, 0)
+            np.testing.assert_equal(record, build.compressed_record(number))

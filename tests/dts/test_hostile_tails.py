@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import struct
-import zlib
 from dataclasses import replace
 
 import numpy as np
@@ -111,15 +110,6 @@ def test_a_section_that_the_schema_does_not_have_is_refused(workshop, small_shar
         _refused(workshop, damaged, "does not have")
 
 
-def test_unknown_optional_sections_are_skipped_and_needed_ones_refused(workshop, small_shard):
-    contents = workshop.sections(small_shard)
-    vendor = SectionContent(0x8001, 3, b"anything at all")
-    assert workshop.check_all(workshop.with_sections(small_shard, [vendor, *contents])).num_samples
-    needed = SectionContent(0x8001, 3, b"anything", flags=1)
-    damaged = workshop.with_sections(small_shard, [needed, *contents])
-    _refused(workshop, damaged, "does not know; update streamloader")
-
-
 def test_reserved_bits_in_use_are_refused(workshop, small_shard):
     def edit(entries):
         entries[0] = replace(entries[0], flags=2)
@@ -207,24 +197,6 @@ def test_stats_that_are_no_json_object_are_refused_when_read(workshop, small_sha
             _ = index.stats
 
 
-def test_other_versions(workshop, small_shard):
-    trailer = Trailer.parse(small_shard, "x.dts", len(small_shard))
-    newer = bytearray(small_shard[:-64] + replace(trailer, minor=7).pack())
-    newer[:64] = Head(workshop.uuid, 64, minor=7).pack()
-    assert workshop.check_all(newer).num_samples == 3
-
-    head = bytearray(newer)
-    struct.pack_into("<H", head, 8, 2)
-    struct.pack_into("<I", head, 60, zlib.crc32(head[:60]))
-    with pytest.raises(ShardError, match="format version 2"):
-        workshop.check_all(head)
-    struct.pack_into("<HxxxxxxxxxxxxxxxxxxxxxxxxxxI", head, 8, 1, 0)
-    struct.pack_into("<I", head, 36, 1)
-    struct.pack_into("<I", head, 60, zlib.crc32(head[:60]))
-    with pytest.raises(ShardError, match="needs features 0x1"):
-        Head.parse(head, "x.dts")
-
-
 def test_an_alignment_that_the_records_do_not_have_is_refused(workshop):
     shard, _ = workshop.write({"d": "bytes"}, [{"d": b"12345"}] * 3, sample_align=8)
     for align in (1, 2, 16, 64, 128, 4096):
@@ -236,38 +208,6 @@ def test_original_dts_files_are_refused_by_name(workshop):
     original = b".DTS\x03\0\0\0" + bytes(1000)
     with pytest.raises(ShardError, match="original DTS file.*streamloader convert"):
         Head.parse(original, "imagenet_train_lv0.dts")
-
-
-def test_compressed_fields_are_planned_by_and_their_values_refused_clearly(workshop):
-    fields = [
-        {"name": "mask", "type": "bytes", "shape": [], "codec": "zstd"},
-        {"name": "label", "type": "u1", "shape": [], "codec": "none"},
-    ]
-    schema = Schema.from_object({"fields": fields, "hash": "xxh3-64"}, "x.dts")
-    with pytest.raises(ConfigError, match="writes codec 'none' only"):
-        workshop.write(schema, [])
-    tail = _compressed_tail(schema, raw_bytes=50)
-    index = ShardIndex.parse(tail, name="x.dts", file_bytes=128 + len(tail))
-    assert index.column("label").tolist() == [7]
-    with pytest.raises(ShardError, match="codec 'zstd'.*reads codec 'none' only"):
-        index.read_record(0, bytes(64), 64)
-    for bomb in (5001, 2**31 + 1):
-        tail = _compressed_tail(schema, raw_bytes=bomb)
-        with pytest.raises(ShardError, match="from 5 stored"):
-            ShardIndex.parse(tail, name="x.dts", file_bytes=128 + len(tail))
-
-
-def _compressed_tail(schema, raw_bytes):
-    text = schema.to_json()
-    contents = [
-        SectionContent(SectionKind.HASHES, 0, bytes(8)),
-        SectionContent(SectionKind.LENS, 0, struct.pack("<I", 5)),
-        SectionContent(SectionKind.RAWLENS, 0, struct.pack("<I", raw_bytes)),
-        SectionContent(SectionKind.OFFSETS, 0, struct.pack("<QQ", 64, 128)),
-        SectionContent(SectionKind.COLUMN, 1, b"\x07"),
-        SectionContent(SectionKind.SCHEMA, 0, text),
-    ]
-    return pack_tail(contents, tail_offset=128, num_samples=1, uuid=bytes(16))
 
 
 def test_lowered_limits_hold_and_raised_ones_are_refused(workshop, small_shard):
@@ -328,7 +268,7 @@ def _directories(draw):
     return draw(st.lists(entry, min_size=6, max_size=6))
 
 
-@settings(max_examples=100, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
 @given(entries=_directories(), fix_crc=st.booleans())
 def test_any_directory_raises_only_the_formats_error(workshop, small_shard, entries, fix_crc):
     def edit(current):
@@ -341,7 +281,7 @@ def test_any_directory_raises_only_the_formats_error(workshop, small_shard, entr
         workshop.check_all(damaged)
 
 
-@settings(max_examples=200, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=120, deadline=None, suppress_health_check=list(HealthCheck))
 @given(
     st.integers(0, 5),
     st.lists(st.tuples(st.integers(0, 10_000), st.integers(0, 255)), min_size=1, max_size=4),

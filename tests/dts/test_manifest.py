@@ -226,7 +226,7 @@ def test_bytes_that_are_no_manifest_raise_only_the_formats_error(data):
         Manifest.parse(data, "m")
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=120, deadline=None)
 @given(st.lists(st.tuples(st.integers(0, 3000), st.binary(max_size=3)), min_size=1, max_size=3))
 def test_damaged_manifests_raise_only_the_formats_error(edits):
     data = bytearray(_manifest().to_bytes())
@@ -261,15 +261,16 @@ def test_making_an_impossible_manifest_is_a_config_error(change):
         _manifest(**change)
 
 
-def test_a_hundred_thousand_shards_are_held_as_columns():
-    manifest = _manifest(100_000)
+@pytest.mark.parametrize("num_shards", [10_000, pytest.param(100_000, marks=pytest.mark.slow)])
+def test_many_shards_are_held_as_columns(num_shards):
+    manifest = _manifest(num_shards)
     data = manifest.to_bytes()
     started = time.process_time()
     parsed = Manifest.parse(data, "m")
     # Three times what it takes alone on one core, so that only a change of order is caught.
-    assert time.process_time() - started < 4.5
-    assert parsed.num_samples == 1_000_000
-    assert parsed.entry(99_999).name == "99999.dts"
+    assert time.process_time() - started < 45e-6 * num_shards
+    assert parsed.num_samples == 10 * num_shards
+    assert parsed.entry(num_shards - 1).name == f"{num_shards - 1:05d}.dts"
 
 
 def test_pointer_comes_back_and_must_name_its_own_revision():

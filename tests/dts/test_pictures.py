@@ -225,7 +225,7 @@ def test_the_error_survives_pickling():
     assert (error.reason, error.true_format) == ("an HTML page", "html")
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=200, deadline=None)
 @given(
     st.sampled_from(sorted(EXPECTED)),
     st.lists(st.tuples(st.integers(0, 400), st.integers(0, 255)), max_size=6),

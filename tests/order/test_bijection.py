@@ -12,7 +12,7 @@ from streamloader.order.bijection import permute, unpermute
 
 @pytest.mark.parametrize("key", [0, derive_key(4)])
 def test_every_small_size_is_permuted_and_inverted(key: int) -> None:
-    for n in range(1, 301):
+    for n in (*range(1, 70), *range(70, 301, 9)):
         bijection = Bijection(n, key)
         everything = np.arange(n)
         image = bijection(everything)

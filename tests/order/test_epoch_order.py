@@ -86,7 +86,7 @@ def check_against_plain(spec: OrderSpec, epoch: int) -> None:
         assert found == (sample, lane, lane << 40 | place, first, count, window_end)
 
 
-@pytest.mark.parametrize("num_samples", [1, 2, 3, 8, 61, 200])
+@pytest.mark.parametrize("num_samples", [1, 2, 3, 8, 61])
 def test_closed_form_is_the_plain_rule(num_samples: int) -> None:
     for block, lanes, window in SMALL_GRID[::4]:
         check_against_plain(OrderSpec(num_samples, block, 5, "window", lanes, window), 2)
@@ -114,16 +114,17 @@ def check_order(spec: OrderSpec, epoch: int) -> None:
 
 @pytest.mark.parametrize("num_samples", [1, 2, 3, 5, 16, 200])
 def test_every_sample_comes_once_and_pieces_are_runs_of_one_block(num_samples: int) -> None:
-    for block, lanes, window in SMALL_GRID:
+    for block, lanes, window in SMALL_GRID[::2]:
         check_order(OrderSpec(num_samples, block, 1, "window", lanes, window), num_samples % 3)
     check_order(OrderSpec(num_samples, 7, 1, "none", 1, 2), 0)
     check_order(OrderSpec(num_samples, 7, 1, "global", 1, 2), 0)
 
 
-def test_the_largest_blocks_and_windows_do_not_overflow() -> None:
+@pytest.mark.parametrize("lanes", [2**12, pytest.param(2**20, marks=pytest.mark.slow)])
+def test_the_largest_blocks_and_windows_do_not_overflow(lanes: int) -> None:
     check_order(OrderSpec(50, 2**40, 1, "window", 3, 2**40), 2**64 - 1)
-    check_order(OrderSpec(50, 7, 1, "window", 2**20, 2**40), 0)
-    order = EpochOrder(OrderSpec(2**40, 1, 1, "window", 2**20, 2), 0)
+    check_order(OrderSpec(50, 7, 1, "window", lanes, 2**40), 0)
+    order = EpochOrder(OrderSpec(2**40, 1, 1, "window", lanes, 2), 0)
     located = order.locate([0, 1, 2**40 - 1])
     assert np.all((located.sample >= 0) & (located.sample < 2**40))
     assert np.all(located.window_end <= 2**40)

@@ -61,15 +61,14 @@ def check_rows(
     assert np.all(batch.piece_last_batch >= batch.number)
 
 
-@pytest.mark.parametrize("num_samples", [1, 2, 7, 50, 200])
+@pytest.mark.parametrize("num_samples", [1, 2, 7, 90])
 @pytest.mark.parametrize("last_batch", ["pad", "drop", "partial"])
 def test_ranks_share_every_global_batch_in_equal_steps(
     num_samples: int, last_batch: LastBatch
 ) -> None:
-    for lanes, block in ((8, 3), (5, 4)):
-        order = order_of(num_samples, block, lanes)
-        for world_size, batch_size in ((1, 1), (1, 9), (2, 3), (3, 4), (5, 1), (6, 5), (8, 2)):
-            check_all_ranks(order, world_size, batch_size, last_batch)
+    orders = itertools.cycle((order_of(num_samples, 3, 8), order_of(num_samples, 4, 5)))
+    for world_size, batch_size in ((1, 1), (1, 9), (2, 3), (3, 4), (5, 1), (6, 5), (8, 2)):
+        check_all_ranks(next(orders), world_size, batch_size, last_batch)
 
 
 @pytest.mark.slow
@@ -161,7 +160,7 @@ def test_batches_may_be_asked_for_in_any_order() -> None:
 
 @pytest.mark.parametrize(("world_size", "batch_size"), [(1, 5), (3, 4), (5, 2), (8, 3)])
 def test_resume_at_any_batch_gives_the_same_batches(world_size: int, batch_size: int) -> None:
-    order = order_of(150, 4)
+    order = order_of(80, 4)
     for plan in plans_of(order, world_size, batch_size):
         batches = [plan.batch(number) for number in range(plan.num_batches)]
         for done in range(plan.num_batches):
@@ -200,7 +199,7 @@ def test_resume_from_every_position_on_another_world_loses_and_repeats_nothing()
 @settings(max_examples=15, deadline=None)
 @given(st.data())
 def test_chains_of_resumes_deliver_each_sample_once(data: st.DataObject) -> None:
-    num_samples = data.draw(st.integers(1, 200))
+    num_samples = data.draw(st.integers(1, 120))
     block, lanes = data.draw(st.integers(1, 9)), data.draw(st.integers(1, 20))
     order = order_of(num_samples, block, lanes, data.draw(st.integers(1, 4)))
     delivered: list[int] = []

@@ -1,13 +1,16 @@
 """Writes the golden data set next to itself: ``python build.py``.
 
 The files fix the format. A change that alters them changes what old readers see, so rebuild
-them only together with the format's version.
+them only together with the format's version. ``compressed.dts`` fixes reading alone: its bytes
+depend on the zstd that wrote it.
 """
 
 from __future__ import annotations
 
 import json
 from pathlib import Path
+
+import zstandard
 
 from streamloader.dts import (
     Field,
@@ -44,6 +47,19 @@ SCHEMA = Schema(
         *(Field(f"column.{element}", element) for element in ELEMENTS),
         Field("box", "f4", (4,)),
     )
+)
+
+
+COMPRESSED = "compressed.dts"
+COMPRESSED_SCHEMA = Schema(
+    (
+        Field("caption", "utf8", codec="zstd"),
+        Field("image", "picture", codec="zstd"),
+        Field("meta", "json", codec="zstd", default={}),
+        Field("mask", "u1", (64, 64), "zstd"),
+        Field("label", "i8", default=-1),
+    ),
+    hash="crc32",
 )
 
 
@@ -100,6 +116,39 @@ def build() -> dict[str, bytes]:
     return files
 
 
+def compressed_record(number: int) -> dict[str, object]:
+    """What record `number` of the compressed shard holds."""
+    words = ("shard", "tail", "block", "sample", "batch")
+    caption = " ".join(words[(number * 3 + i * i) % len(words)] for i in range(30 * number))
+    return {
+        "caption": caption,
+        "image": (PICTURES / NAMES[number % len(NAMES)]).read_bytes() + bytes(999 * (number % 2)),
+        "meta": {"number": number, "words": caption.split()},
+        "mask": [
+            [(row * column * number) // 64 % 256 for column in range(64)] for row in range(64)
+        ],
+        "label": number,
+    }
+
+
+def build_compressed() -> bytes:
+    """A shard of compressed fields, one of them with a dictionary."""
+    samples = [str(compressed_record(1 + n % 9)["caption"])[n:].encode() for n in range(200)]
+    dictionary = zstandard.train_dictionary(512, samples, dict_id=40_000)
+    out = bytearray()
+    writer = ShardWriter(
+        COMPRESSED_SCHEMA,
+        uuid=bytes(range(16)),
+        sink=out.extend,
+        dictionaries={"caption": dictionary.as_bytes()},
+    )
+    for number in range(6):
+        writer.add(compressed_record(number), f"{number}.jpg")
+    writer.finish()
+    return bytes(out)
+
+
 if __name__ == "__main__":
+    (HERE / COMPRESSED).write_bytes(build_compressed())
     for file_name, content in build().items():
         (HERE / file_name).write_bytes(content)
