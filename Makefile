@@ -1,6 +1,7 @@
 # make demo        train from a bucket on this machine, start to finish
 # make test        lint, types, tests
 # make test-full   the same with the slow tests
+# make fuzz        mutated shards against the parser, FUZZ_SECONDS long
 # make docs        the pages as a site under site/
 # make clean       remove what these made
 #
@@ -9,6 +10,7 @@
 
 PYTHON ?= python3
 TORCH ?= torch
+FUZZ_SECONDS ?= 60
 
 VENV := .venv
 BIN := $(VENV)/bin
@@ -20,7 +22,7 @@ DEMO_INSTALLED := $(VENV)/.installed-demo
 DEV_INSTALLED := $(VENV)/.installed-dev
 DOCS_INSTALLED := $(VENV)/.installed-docs
 
-.PHONY: demo test test-full lint docs clean
+.PHONY: demo test test-full lint fuzz docs clean
 .DELETE_ON_ERROR:
 
 demo: $(DEMO_INSTALLED)
@@ -37,6 +39,9 @@ lint: $(DEV_INSTALLED)
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+
+fuzz: $(DEV_INSTALLED)
+	$(BIN)/python -m tests.dts.fuzz --seconds $(FUZZ_SECONDS)
 
 docs: $(DOCS_INSTALLED)
 	$(BIN)/mkdocs build --strict -q

@@ -75,7 +75,7 @@ class Engine:
         if not catalog.num_samples:
             raise ConfigError(f"{catalog.url} holds no sample: nothing to load")
         self.catalog = catalog
-        schema = catalog.manifest.schemas[0]
+        schema = catalog.manifest.schema
         self.fields = BatchFields.choose(schema, settings.transform, delivery.slot_pixels)
         self.decoder = None
         if settings.transform is not None:
@@ -102,6 +102,7 @@ class Engine:
             world_size=world.world_size,
             slot_bytes=layout.stride_bytes,
             slots=settings.prefetch_batches + _CONSUMER_SLOTS,
+            expansion=await catalog.expansion(),
         )
         self.arena = Arena(self.memory.block_bytes)
         self._prefetcher = Prefetcher(

@@ -38,7 +38,7 @@ class Dataset:
     @property
     def schema(self) -> Schema:
         """The fields of a sample."""
-        return self._reader.catalog.manifest.schemas[0]
+        return self._reader.catalog.manifest.schema
 
     @property
     def classes(self) -> list[str]:
@@ -138,7 +138,8 @@ class _Reader:
         faults = index.verify_records(span.first, 1, memoryview(data), start)
         if faults:
             raise await catalog.sample_error(sample, faults[0].reason)
-        return index.read_record(span.first, memoryview(data), start)
+        schema = catalog.manifest.schema
+        return index.read_record(span.first, memoryview(data), start, schema)
 
     async def key(self, sample: int) -> str | None:
         span = self.catalog.blocks.locate(sample, 1)[0]

@@ -39,7 +39,7 @@ class Description:
     @property
     def schema(self) -> Schema:
         """Fields of the samples."""
-        return self.manifest.schemas[0]
+        return self.manifest.schema
 
     def to_json(self) -> dict[str, Any]:
         """Return the description as JSON values."""
@@ -123,7 +123,7 @@ async def _describe(store: Store) -> Description:
         field.name: PictureSizes(
             _spread(columns[f"{field.name}.width"]), _spread(columns[f"{field.name}.height"])
         )
-        for field in manifest.schemas[0].fields
+        for field in manifest.schema.fields
         if field.type == "picture"
     }
     return Description(store.url, manifest, counts, pictures)
@@ -131,7 +131,7 @@ async def _describe(store: Store) -> Description:
 
 async def _read_columns(catalog: Catalog) -> dict[str, npt.NDArray[Any]]:
     """Return the label column and the picture sizes of all samples, by name."""
-    schema = catalog.manifest.schemas[0]
+    schema = catalog.manifest.schema
     names = [
         column.name
         for column in schema.columns

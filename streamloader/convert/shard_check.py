@@ -19,7 +19,14 @@ from streamloader.convert.faults import Fault, fault_of
 from streamloader.convert.parallel import for_each
 from streamloader.convert.shard_places import ShardPlace, shard_places
 from streamloader.decode import PictureFault, decode_picture
-from streamloader.dts import Manifest, RecordFault, ShardEntry, ShardIndex, Sidecar
+from streamloader.dts import (
+    Manifest,
+    RecordFault,
+    ShardEntry,
+    ShardIndex,
+    Sidecar,
+    decompress,
+)
 from streamloader.errors import ShardError
 
 SHARDS_IN_FLIGHT = 3
@@ -222,14 +229,16 @@ class _ShardCheck:
     ) -> list[Fault]:
         faults = []
         offsets, lengths = index.field_ranges(field, first, count)
-        ranges = zip(offsets.tolist(), lengths.tolist(), strict=True)
-        for sample, (offset, length) in enumerate(ranges, start=first):
+        raw_lengths = index.raw_lengths(field)[first : first + count]
+        ranges = zip(offsets.tolist(), lengths.tolist(), raw_lengths.tolist(), strict=True)
+        stored_as, dictionary = index.schema.field(field), index.dictionary(field)
+        for sample, (offset, length, raw_bytes) in enumerate(ranges, start=first):
             if sample in damaged:
                 continue
-            begin = offset - start
+            stored = data[offset - start : offset - start + length]
             try:
-                decode_picture(data[begin : begin + length])
-            except PictureFault as fault:
+                decode_picture(decompress(stored_as, stored, raw_bytes, dictionary=dictionary))
+            except (PictureFault, ShardError) as fault:
                 number = self._place.first_sample + sample
                 faults.append(Fault(self._entry.name, f"{field}: {fault}", number, offset))
         return faults

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from streamloader.dts.blocks import BlockTable, ShardSpan
 from streamloader.dts.decompression import decode_stored, decompress, decompress_into
-from streamloader.dts.defaults import default_value
+from streamloader.dts.defaults import default_bytes, default_value
 from streamloader.dts.fields import ELEMENT_DTYPES, NO_DEFAULT, Column, Field
 from streamloader.dts.hashes import HASH_NAMES
 from streamloader.dts.index import ShardIndex
@@ -80,6 +80,7 @@ __all__ = [
     "decode_stored",
     "decompress",
     "decompress_into",
+    "default_bytes",
     "default_value",
     "encode_key",
     "float32_to_bf16",

@@ -57,6 +57,15 @@ def default_value(field: Field) -> Any:
     return element[0].item() if field.shape == () else np.broadcast_to(element[0], field.shape)
 
 
+def default_bytes(field: Field) -> bytes:
+    """The field's default as a shard would store it, uncompressed.
+
+    Raises:
+        ConfigError: when the field has none.
+    """
+    return bytes(encoder(field)(default_value(field)))
+
+
 def _check_value(field: Field) -> None:
     default = field.default
     if field.type == "bytes":

@@ -125,14 +125,18 @@ def divide_memory(
     world_size: int,
     slot_bytes: int = 0,
     slots: int = 0,
+    expansion: float = 0.0,
 ) -> MemoryPlan:
     """The division of ``limit_bytes`` for one rank that reads a data set in the order of ``spec``.
+
+    Args:
+        expansion: bytes that decompression adds for each stored byte.
 
     Raises:
         ConfigError: the limit is too small; the message has the least that works.
     """
     row_bytes = catalog.row_layout().stride
-    block_bytes = catalog.blocks.block_bytes
+    block_bytes = np.ceil(catalog.blocks.block_bytes * (1 + expansion)).astype(np.int64)
     everything = int(block_bytes.sum()) + spec.num_samples * row_bytes
     return plan_memory(
         limit_bytes,

@@ -96,16 +96,27 @@ class Catalog:
         return self._tails.held_bytes
 
     def row_layout(self) -> RowLayout:
-        """Row layout of the samples; every shard must have the fields of the first."""
-        return RowLayout.of(self.manifest.schemas[0])
+        """Row layout of the samples, with the fields of all shards."""
+        return RowLayout.of(self.manifest.schema)
 
     async def shard_index(self, shard: int) -> ShardIndex:
         """The checked index of one shard, from the cache or from the store."""
         return await self._tails.get(shard)
 
+    async def expansion(self) -> float:
+        """Bytes that decompression adds for each stored byte, from the first shard with samples."""
+        names = [f.name for f in self.manifest.schema.payload_fields if f.codec != "none"]
+        if not names or not self.blocks.num_samples:
+            return 0.0
+        index = await self.shard_index(self.blocks.locate(0, 1)[0].shard)
+        stored = index.payload_end - index.data_offset
+        held = {field.name for field in index.schema.payload_fields}
+        raw = sum(int(index.raw_lengths(n).sum(dtype=np.int64)) for n in names if n in held)
+        return raw / stored if stored else 0.0
+
     async def column(self, name: str) -> npt.NDArray[Any]:
         """A column of every sample of the chosen split, [N, *shape], from the tails alone."""
-        known = [column.name for column in self.manifest.schemas[0].columns]
+        known = [column.name for column in self.manifest.schema.columns]
         if name not in known:
             raise ConfigError(f"no column {name!r} in {self.url}; it has {', '.join(known)}")
         return np.concatenate([index.column(name) for index in await self._all_indexes()])
@@ -137,7 +148,13 @@ class Catalog:
         entry = self.manifest.entry(shard)
         tail = np.empty(entry.tail_bytes, dtype=np.uint8)
         await self.store.read_into(entry.name, entry.bytes - entry.tail_bytes, tail.data)
-        return ShardIndex.parse(tail.data, name=entry.name, file_bytes=entry.bytes, entry=entry)
+        return ShardIndex.parse(
+            tail.data,
+            name=entry.name,
+            file_bytes=entry.bytes,
+            entry=entry,
+            schema=self.manifest.schema_of(shard),
+        )
 
 
 class _TailCache:

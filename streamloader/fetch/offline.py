@@ -146,7 +146,7 @@ class _Offline:
             catalog = await Catalog.open(store, options.split, tail_limit_bytes=limit // 4)
             if not catalog.num_samples:
                 raise ConfigError(f"{catalog.url} holds no sample: nothing to read")
-            prefetcher = self._prefetcher(catalog)
+            prefetcher = await self._prefetcher(catalog)
             try:
                 async with asyncio.timeout(options.seconds):
                     await self._read_epochs(prefetcher)
@@ -157,7 +157,7 @@ class _Offline:
                 prefetcher.close()
             return await self._report(catalog)
 
-    def _prefetcher(self, catalog: Catalog) -> Prefetcher:
+    async def _prefetcher(self, catalog: Catalog) -> Prefetcher:
         options = self._options
         self._spec = OrderSpec.choose(
             catalog.num_samples,
@@ -171,6 +171,7 @@ class _Offline:
             options.memory_limit_bytes,
             batch_size=options.batch_size,
             world_size=options.world_size,
+            expansion=await catalog.expansion(),
         )
         arena = Arena(memory.block_bytes)
         return Prefetcher(catalog, arena, counters=self._counters, verify=options.verify)

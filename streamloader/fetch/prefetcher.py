@@ -4,26 +4,23 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
+from collections.abc import AsyncIterator, Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from streamloader.dts import RecordFault, ShardIndex, ShardSpan
 from streamloader.errors import ConfigError
 from streamloader.fetch.arena import Arena
-from streamloader.fetch.cancel import all_or_cancel
 from streamloader.fetch.catalog import Catalog
+from streamloader.fetch.piece_loader import PieceLoader
 from streamloader.fetch.pieces import Int64, PieceTable, Wanted
-from streamloader.fetch.rows import BAD_LENGTH, gather
+from streamloader.fetch.rows import gather
 from streamloader.monitor import Counters
 from streamloader.order import BatchPlan, RankPlan, Selection
 
 _MAX_PLANNED = 256
-_VERIFY_THREADS = 2
 _ROWS_PER_STRETCH = 8192
 
 
@@ -51,19 +48,6 @@ class _Planned:
     plan: BatchPlan
     wanted: Wanted
     slots: Int64
-
-
-@dataclass(frozen=True, slots=True)
-class _Span:
-    """Part of a piece that lies in one shard, and where its bytes go in the arena."""
-
-    shard: int
-    first: int
-    count: int
-    offset: int
-    nbytes: int
-    base: int
-    index: ShardIndex
 
 
 @dataclass(slots=True)
@@ -103,14 +87,18 @@ class Prefetcher:
         max_reads: int = 32,
         verify: bool = True,
     ) -> None:
-        self._catalog = catalog
         self._arena = arena
         self._counters = counters
         self._selection = selection
         self._layout = catalog.row_layout()
-        self._reads = asyncio.Semaphore(max_reads)
-        self._verify = verify
-        self._verifiers = ThreadPoolExecutor(_VERIFY_THREADS, "streamloader-verify")
+        self._loader = PieceLoader(
+            catalog,
+            arena,
+            counters=counters,
+            selection=selection,
+            max_reads=max_reads,
+            verify=verify,
+        )
         self._planner = ThreadPoolExecutor(1, "streamloader-plan")
 
     async def run(self, plan: RankPlan, deliver: Callable[[Fetched], Awaitable[None]]) -> None:
@@ -131,7 +119,7 @@ class Prefetcher:
                 self._arena.free(int(run.table.base[slot]))
 
     def close(self) -> None:
-        self._verifiers.shutdown(wait=True)
+        self._loader.close()
         self._planner.shutdown(wait=True)
 
     async def _plan_ahead(self, run: _Run, group: asyncio.TaskGroup) -> None:
@@ -177,31 +165,8 @@ class Prefetcher:
         run.loads[slot] = group.create_task(self._load(run, slot, first, count, base))
         return slot
 
-    def _parts_of(self, first: int, count: int) -> list[ShardSpan]:
-        """Runs of samples of single shards that a piece of the plan consists of."""
-        runs = [(first, count)] if self._selection is None else self._selection.runs(first, count)
-        return [part for run in runs for part in self._catalog.blocks.locate(*run)]
-
-    def _room_for(self, first: int, count: int) -> int:
-        """Bytes that suffice for a piece before the tails of its shards are known."""
-        largest = self._catalog.manifest.max_record_bytes
-        parts = self._parts_of(first, count)
-        nbytes = count * largest
-        if self._selection is None:
-            blocks = self._catalog.blocks
-            nbytes = min(nbytes, int(blocks.block_bytes[first // blocks.block_samples]))
-        return nbytes + 128 * len(parts) + count * self._layout.stride
-
-    async def _exact_room(self, first: int, count: int) -> int:
-        """Bytes that a piece takes, once the tails of its shards are read."""
-        nbytes = count * self._layout.stride
-        for part in self._parts_of(first, count):
-            offsets = (await self._catalog.shard_index(part.shard)).offsets
-            nbytes += _padded(int(offsets[part.first + part.count] - offsets[part.first]) + 64)
-        return nbytes
-
     async def _reserve(self, run: _Run, first: int, count: int, keep: Int64) -> int:
-        nbytes = self._room_for(first, count)
+        nbytes = await self._loader.room_for(first, count)
         while True:
             start = self._arena.allocate(nbytes)
             if start is not None:
@@ -212,7 +177,7 @@ class Prefetcher:
                     self._counters.add("fetch.evicted_pieces")
                     self._drop(run, idle[:1])
                     continue
-                exact = await self._exact_room(first, count)
+                exact = await self._loader.exact_room(first, count)
                 if exact < nbytes:
                     nbytes = exact
                     continue
@@ -228,96 +193,18 @@ class Prefetcher:
 
     async def _load(self, run: _Run, slot: int, first: int, count: int, base: int) -> None:
         started = time.perf_counter()
-        spans = await self._read_spans(first, count, base)
-        used = sum(_padded(span.nbytes) for span in spans)
-        rows_base = base + used
-        rows = self._rows_view(rows_base, count)
-        faults: dict[int, str] = {}
-        done = 0
-        for span in spans:
-            part = rows[done : done + span.count]
-            self._layout.fill(part, span.index, span.first, span.base - span.offset)
-            for fault in await self._check(span):
-                place = done + fault.sample_in_shard - span.first
-                faults[first + place] = fault.reason
-                for name in self._layout.payload:
-                    rows[f"{name}@length"][place] = BAD_LENGTH
-            done += span.count
-        if faults:
-            run.faults[slot] = faults
-        self._arena.shrink(base, used + count * self._layout.stride)
-        run.table.rows_base[slot] = rows_base
-        run.table.nbytes[slot] = used
+        piece = await self._loader.load(first, count, base)
+        if piece.faults:
+            run.faults[slot] = piece.faults
+        self._arena.shrink(base, piece.nbytes)
+        run.table.rows_base[slot] = piece.rows_base
+        run.table.nbytes[slot] = piece.nbytes
         run.table.ready[slot] = True
         del run.loads[slot]
         self._counters.add("fetch.pieces")
-        self._counters.add("fetch.bytes", sum(span.nbytes for span in spans))
+        self._counters.add("fetch.bytes", piece.stored_bytes)
         self._counters.observe("fetch.piece_s", time.perf_counter() - started)
         run.changed.set()
-
-    async def _read_spans(self, first: int, count: int, base: int) -> list[_Span]:
-        """Reads a piece; a whole block needs no tail to know where it lies."""
-        blocks = self._catalog.blocks
-        block = first // blocks.block_samples
-        parts = self._parts_of(first, count)
-        tails = [self._catalog.shard_index(part.shard) for part in parts]
-        starts_block = self._selection is None and first % blocks.block_samples == 0
-        if starts_block and count == blocks.samples_of(block)[1]:
-            extents = [(offset, nbytes) for _, offset, nbytes in blocks.block_span_bytes(block)]
-            reads = self._reads_of(parts, extents, base)
-            found = await all_or_cancel([*tails, *reads])
-            return _spans(parts, extents, base, found[: len(parts)])
-        indexes = await all_or_cancel(tails)
-        extents = []
-        for part, index in zip(parts, indexes, strict=True):
-            start, end = index.offsets[part.first], index.offsets[part.first + part.count]
-            extents.append((int(start), int(end - start)))
-        await all_or_cancel(self._reads_of(parts, extents, base))
-        return _spans(parts, extents, base, indexes)
-
-    def _reads_of(
-        self, parts: list[ShardSpan], extents: list[tuple[int, int]], base: int
-    ) -> list[Coroutine[Any, Any, None]]:
-        reads = []
-        for part, (offset, nbytes) in zip(parts, extents, strict=True):
-            reads.append(self._read(part.shard, offset, nbytes, base))
-            base += _padded(nbytes)
-        return reads
-
-    async def _read(self, shard: int, offset: int, nbytes: int, base: int) -> None:
-        if not nbytes:
-            return
-        async with self._reads:
-            view = self._arena.array[base : base + nbytes].data
-            name = self._catalog.manifest.entry(shard).name
-            await self._catalog.store.read_into(name, offset, view)
-
-    async def _check(self, span: _Span) -> list[RecordFault]:
-        """Faults that remain after a second read from the store."""
-        if not self._verify:
-            return []
-        faults = await self._verify_span(span)
-        if faults:
-            self._counters.add("fetch.checksum_rereads")
-            await self._read(span.shard, span.offset, span.nbytes, span.base)
-            faults = await self._verify_span(span)
-        return faults
-
-    async def _verify_span(self, span: _Span) -> list[RecordFault]:
-        data = self._arena.array[span.base : span.base + span.nbytes].data
-        job = asyncio.get_running_loop().run_in_executor(
-            self._verifiers,
-            span.index.verify_records,
-            span.first,
-            span.count,
-            data,
-            span.offset,
-        )
-        try:
-            return await asyncio.shield(job)
-        except asyncio.CancelledError:
-            await asyncio.wait([job])
-            raise
 
     async def _dispatch(self, run: _Run, deliver: Callable[[Fetched], Awaitable[None]]) -> None:
         loop = asyncio.get_running_loop()
@@ -369,10 +256,6 @@ class Prefetcher:
         run.table.remove(slots)
         run.changed.set()
 
-    def _rows_view(self, base: int, count: int) -> npt.NDArray[np.void]:
-        end = base + count * self._layout.stride
-        return self._arena.array[base:end].view(self._layout.dtype)
-
 
 def _plan_stretch(plan: RankPlan, begin: int, count: int) -> list[tuple[BatchPlan, Wanted]]:
     batches = [plan.batch(n) for n in range(begin, min(begin + count, plan.num_batches))]
@@ -381,25 +264,8 @@ def _plan_stretch(plan: RankPlan, begin: int, count: int) -> list[tuple[BatchPla
     ]
 
 
-def _spans(
-    parts: list[ShardSpan],
-    extents: list[tuple[int, int]],
-    base: int,
-    indexes: list[ShardIndex],
-) -> list[_Span]:
-    spans = []
-    for part, (offset, nbytes), index in zip(parts, extents, indexes, strict=True):
-        spans.append(_Span(part.shard, part.first, part.count, offset, nbytes, base, index))
-        base += _padded(nbytes)
-    return spans
-
-
 def _first_failure(group: BaseExceptionGroup[BaseException]) -> BaseException:
     failure: BaseException = group
     while isinstance(failure, BaseExceptionGroup):
         failure = failure.exceptions[0]
     return failure
-
-
-def _padded(nbytes: int) -> int:
-    return -(-nbytes // 64) * 64

@@ -63,13 +63,21 @@ class RowLayout:
 
         Args:
             shift: arena offset minus file offset of the bytes that hold them.
+
+        Fields that the shard lacks are left to ``Expander.write``.
         """
         count = len(rows)
+        names = {field.name for field in index.schema.fields}
+        held = {column.name for column in index.schema.columns}
         for name in self.payload:
+            if name not in names:
+                continue
             offsets, lengths = index.field_ranges(name, first, count)
             rows[f"{name}@offset"] = offsets + shift
             rows[f"{name}@length"] = lengths
         for name in self.columns:
+            if name not in held:
+                continue
             rows[name] = index.column(name)[first : first + count]
 
 

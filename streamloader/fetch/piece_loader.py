@@ -1,0 +1,230 @@
+"""Brings one piece into the arena: read, check, rows, and what is not stored as it is used."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+
+from streamloader.dts import RecordFault, ShardIndex, ShardSpan
+from streamloader.fetch.arena import Arena
+from streamloader.fetch.cancel import all_or_cancel
+from streamloader.fetch.catalog import Catalog
+from streamloader.fetch.expand import Expander
+from streamloader.fetch.rows import BAD_LENGTH
+from streamloader.monitor import Counters
+from streamloader.order import Selection
+
+T = TypeVar("T")
+
+_CHECK_THREADS = 2
+_ALIGN_BYTES = 64
+_ROOM_PER_PART_BYTES = 2 * _ALIGN_BYTES
+
+
+@dataclass(frozen=True, slots=True)
+class _Span:
+    """Part of a piece that lies in one shard, and where its bytes go in the arena."""
+
+    shard: int
+    first: int
+    count: int
+    offset: int
+    nbytes: int
+    base: int
+    index: ShardIndex
+
+
+@dataclass(frozen=True, slots=True)
+class LoadedPiece:
+    """A piece in the arena.
+
+    Attributes:
+        rows_base: arena offset of its rows.
+        nbytes: bytes of the arena that it takes.
+        stored_bytes: bytes that were read for it.
+        faults: reasons of samples that cannot be used, by number in the plan.
+    """
+
+    rows_base: int
+    nbytes: int
+    stored_bytes: int
+    faults: dict[int, str]
+
+
+class PieceLoader:
+    """Reads pieces of a data set into the arena; runs on one event loop.
+
+    Args:
+        catalog: the data set.
+        arena: memory that the caller has allocated from.
+        selection: what sample numbers of the plan mean; None if they are the data set's own.
+        max_reads: ranged reads in flight at once.
+        verify: check every sample's hash.
+    """
+
+    def __init__(
+        self,
+        catalog: Catalog,
+        arena: Arena,
+        *,
+        counters: Counters,
+        selection: Selection | None,
+        max_reads: int,
+        verify: bool,
+    ) -> None:
+        self._catalog = catalog
+        self._arena = arena
+        self._counters = counters
+        self._selection = selection
+        self._layout = catalog.row_layout()
+        self._expander = Expander.of(catalog.manifest.schemas, catalog.manifest.schema)
+        self._reads = asyncio.Semaphore(max_reads)
+        self._verify = verify
+        self._threads = ThreadPoolExecutor(_CHECK_THREADS, "streamloader-verify")
+
+    def close(self) -> None:
+        self._threads.shutdown(wait=True)
+
+    async def room_for(self, first: int, count: int) -> int:
+        """Bytes that suffice for a piece; known without its tails unless values expand."""
+        if self._expander:
+            return await self.exact_room(first, count)
+        parts = self._parts_of(first, count)
+        nbytes = count * self._catalog.manifest.max_record_bytes
+        if self._selection is None:
+            blocks = self._catalog.blocks
+            nbytes = min(nbytes, int(blocks.block_bytes[first // blocks.block_samples]))
+        return nbytes + _ROOM_PER_PART_BYTES * len(parts) + count * self._layout.stride
+
+    async def exact_room(self, first: int, count: int) -> int:
+        """Bytes that a piece takes, once the tails of its shards are read."""
+        nbytes = count * self._layout.stride + _ALIGN_BYTES
+        for part in self._parts_of(first, count):
+            index = await self._catalog.shard_index(part.shard)
+            start, end = index.offsets[part.first], index.offsets[part.first + part.count]
+            nbytes += _padded(int(end - start)) + _ROOM_PER_PART_BYTES
+            nbytes += self._expander.room(index, part.first, part.count)
+        return nbytes
+
+    async def load(self, first: int, count: int, base: int) -> LoadedPiece:
+        """Fills the room at ``base``; samples that cannot be used are told, not raised.
+
+        Raises:
+            StorageError: the storage refused or failed.
+            ShardError: the tail of a shard is damaged.
+        """
+        spans = await self._read_spans(first, count, base)
+        rows_base = base + sum(_padded(span.nbytes) for span in spans)
+        rows = self._rows_view(rows_base, count)
+        end = _padded(rows_base + count * self._layout.stride)
+        faults: dict[int, str] = {}
+        done = 0
+        for span in spans:
+            part = rows[done : done + span.count]
+            self._layout.fill(part, span.index, span.first, span.base - span.offset)
+            for fault in await self._check(span):
+                place = fault.sample_in_shard - span.first
+                faults[first + done + place] = fault.reason
+                for name in self._layout.payload:
+                    part[f"{name}@length"][place] = BAD_LENGTH
+            if self._expander:
+                end, wrong = await self._in_thread(
+                    self._expander.write, self._arena.array, end, part, span.index, span.first
+                )
+                faults.update({first + done + row: reason for row, reason in wrong.items()})
+            done += span.count
+        return LoadedPiece(rows_base, end - base, sum(span.nbytes for span in spans), faults)
+
+    def _parts_of(self, first: int, count: int) -> list[ShardSpan]:
+        """Runs of samples of single shards that a piece of the plan consists of."""
+        runs = [(first, count)] if self._selection is None else self._selection.runs(first, count)
+        return [part for run in runs for part in self._catalog.blocks.locate(*run)]
+
+    async def _read_spans(self, first: int, count: int, base: int) -> list[_Span]:
+        """Reads a piece; a whole block needs no tail to know where it lies."""
+        blocks = self._catalog.blocks
+        block = first // blocks.block_samples
+        parts = self._parts_of(first, count)
+        tails = [self._catalog.shard_index(part.shard) for part in parts]
+        starts_block = self._selection is None and first % blocks.block_samples == 0
+        if starts_block and count == blocks.samples_of(block)[1]:
+            extents = [(offset, nbytes) for _, offset, nbytes in blocks.block_span_bytes(block)]
+            reads = self._reads_of(parts, extents, base)
+            found = await all_or_cancel([*tails, *reads])
+            return _spans(parts, extents, base, found[: len(parts)])
+        indexes = await all_or_cancel(tails)
+        extents = []
+        for part, index in zip(parts, indexes, strict=True):
+            start, end = index.offsets[part.first], index.offsets[part.first + part.count]
+            extents.append((int(start), int(end - start)))
+        await all_or_cancel(self._reads_of(parts, extents, base))
+        return _spans(parts, extents, base, indexes)
+
+    def _reads_of(
+        self, parts: list[ShardSpan], extents: list[tuple[int, int]], base: int
+    ) -> list[Coroutine[Any, Any, None]]:
+        reads = []
+        for part, (offset, nbytes) in zip(parts, extents, strict=True):
+            reads.append(self._read(part.shard, offset, nbytes, base))
+            base += _padded(nbytes)
+        return reads
+
+    async def _read(self, shard: int, offset: int, nbytes: int, base: int) -> None:
+        if not nbytes:
+            return
+        async with self._reads:
+            view = self._arena.array[base : base + nbytes].data
+            name = self._catalog.manifest.entry(shard).name
+            await self._catalog.store.read_into(name, offset, view)
+
+    async def _check(self, span: _Span) -> list[RecordFault]:
+        """Faults that remain after a second read from the store."""
+        if not self._verify:
+            return []
+        faults = await self._verify_span(span)
+        if faults:
+            self._counters.add("fetch.checksum_rereads")
+            await self._read(span.shard, span.offset, span.nbytes, span.base)
+            faults = await self._verify_span(span)
+        return faults
+
+    async def _verify_span(self, span: _Span) -> list[RecordFault]:
+        data = self._arena.array[span.base : span.base + span.nbytes].data
+        verify = span.index.verify_records
+        return await self._in_thread(verify, span.first, span.count, data, span.offset)
+
+    async def _in_thread(self, function: Callable[..., T], *args: Any) -> T:
+        """Runs a function that uses the arena; it has ended whenever this returns or raises."""
+        job = asyncio.get_running_loop().run_in_executor(self._threads, function, *args)
+        try:
+            return await asyncio.shield(job)
+        except asyncio.CancelledError:
+            await asyncio.wait([job])
+            raise
+
+    def _rows_view(self, base: int, count: int) -> npt.NDArray[np.void]:
+        end = base + count * self._layout.stride
+        return self._arena.array[base:end].view(self._layout.dtype)
+
+
+def _spans(
+    parts: list[ShardSpan],
+    extents: list[tuple[int, int]],
+    base: int,
+    indexes: list[ShardIndex],
+) -> list[_Span]:
+    spans = []
+    for part, (offset, nbytes), index in zip(parts, extents, indexes, strict=True):
+        spans.append(_Span(part.shard, part.first, part.count, offset, nbytes, base, index))
+        base += _padded(nbytes)
+    return spans
+
+
+def _padded(nbytes: int) -> int:
+    return -(-nbytes // _ALIGN_BYTES) * _ALIGN_BYTES
