@@ -237,7 +237,8 @@ class _ShardCheck:
                 continue
             stored = data[offset - start : offset - start + length]
             try:
-                decode_picture(decompress(stored_as, stored, raw_bytes, dictionary=dictionary))
+                raw = decompress(stored_as, stored, raw_bytes, dictionary=dictionary)
+                decode_picture(memoryview(raw))
             except (PictureFault, ShardError) as fault:
                 number = self._place.first_sample + sample
                 faults.append(Fault(self._entry.name, f"{field}: {fault}", number, offset))
