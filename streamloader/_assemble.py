@@ -69,7 +69,7 @@ class Filled:
     slot: Slot
     plan: BatchPlan
     samples: npt.NDArray[np.int64]
-    variable: dict[str, list[Any]]
+    variable: dict[str, Any]
     faults: dict[int, str]
     mapped: dict[str, Any] | None = None
 
@@ -229,7 +229,7 @@ class AssembleJob:
 
 
 def host_fields(
-    fields: BatchFields, arrays: dict[str, npt.NDArray[Any]], variable: dict[str, list[Any]]
+    fields: BatchFields, arrays: dict[str, npt.NDArray[Any]], variable: dict[str, Any]
 ) -> dict[str, Any]:
     """Fields of a batch from the arrays of its slot; pictures as [B, 3, H, W] views."""
     pictures = {field.name for field in fields.pictures}

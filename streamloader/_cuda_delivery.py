@@ -47,7 +47,7 @@ class CudaDelivery(Delivery):
         fields: dict[str, Any] = dict(batch.tensors)
         for field in self.fields.pictures:
             fields[field.name] = self._finish(fields[field.name].permute(0, 3, 1, 2))
-        fields.update(filled.variable)
+        fields.update({name: self._moved(value) for name, value in filled.variable.items()})
         return fields
 
     def _moved(self, value: Any) -> Any:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from storage_backends import Store, open_store
 from streamloader._choice import choose
 from streamloader._fields import BatchFields
+from streamloader._packing import check_packed
 from streamloader._settings import Settings
 from streamloader._world import World
 from streamloader.decode import PillowDecoder, WorkerPool
@@ -77,6 +78,7 @@ class Engine:
         self.catalog = catalog
         schema = catalog.manifest.schema
         self.fields = BatchFields.choose(schema, settings.transform, delivery.slot_pixels)
+        self.packed = check_packed(settings.pack, self.fields.variable)
         self.decoder = None
         if settings.transform is not None:
             self.decoder = PillowDecoder(

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from streamloader._assemble import AssembleJob, Filled, Recipe, host_fields, stand_in
 from streamloader._outbox import Outbox
+from streamloader._packing import pack
 from streamloader.errors import ConfigError, SampleError
 from streamloader.fetch import Fetched, Running
 from streamloader.order import LoaderState, RankPlan, mix64
@@ -192,6 +193,9 @@ class EpochRun:
         filled.slot.mark_filled(len(filled.samples))
         if self.settings.user_code and not self._abort.is_set():
             self._run_user_code(filled)
+        else:
+            for field in self._engine.packed:
+                filled.variable.update(pack(field, filled.variable[field.name]))
         self.outbox.put(filled.plan.number, filled)
 
     def _run_user_code(self, filled: Filled) -> None:

@@ -35,6 +35,7 @@ class Settings:
     memory_limit_bytes: int
     max_pixels: int
     user_code: UserCode
+    pack: tuple[str, ...]
     pixels: PixelFormat
     on_error: OnError
     max_bad_fraction: float

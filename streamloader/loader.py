@@ -66,6 +66,8 @@ class StreamLoader:
         map, batch_map, collate: your own Python, per sample, per batch, and to make a batch of
             samples; run in the decode threads, holding the GIL. They get numpy arrays and
             return mappings.
+        pack: variable fields that come as one flat tensor and ``<name>.offsets`` (int64
+            [B + 1]) instead of a list.
         on_error: ``"raise"`` or ``"skip"``, for samples whose content is damaged.
         max_bad_fraction: with ``"skip"``, the share of this rank's samples of an epoch above
             which the run stops.
@@ -106,6 +108,7 @@ class StreamLoader:
         map: SampleFunction | None = None,  # noqa: A002 - the name that users know
         batch_map: BatchFunction | None = None,
         collate: CollateFunction | None = None,
+        pack: Sequence[str] = (),
         on_error: OnError = "raise",
         max_bad_fraction: float = 0.01,
         stall_timeout_s: float = 120.0,
@@ -134,6 +137,7 @@ class StreamLoader:
             memory_limit_bytes=parse_size(memory_limit, "memory_limit"),
             max_pixels=max_pixels,
             user_code=UserCode(map, collate, batch_map),
+            pack=(pack,) if isinstance(pack, str) else tuple(pack),
             pixels=PixelFormat(output, mean, std),  # type: ignore[arg-type]  # it validates
             on_error=on_error,
             max_bad_fraction=max_bad_fraction,

@@ -91,3 +91,25 @@ def test_arrays_of_any_length_outlive_the_memory_they_were_read_into(tmp_path):
     for batch in held:
         for n, tokens in zip(batch["index"].tolist(), batch["tokens"], strict=True):
             assert (tokens == n).all()
+
+
+def test_variable_fields_come_as_one_tensor_with_offsets_when_asked(mixed):
+    options = {"batch_size": 6, "shuffle": True, "device": "cpu", "last_batch": "partial"}
+    with StreamLoader(mixed, pack=["tokens", "text"], **options) as stream:
+        for batch in stream:
+            ends = batch["tokens.offsets"].tolist()
+            assert batch["tokens"].dtype == torch.int32
+            assert batch["tokens.offsets"].dtype == torch.int64
+            text, text_ends = batch["text"], batch["text.offsets"].tolist()
+            assert len(ends) == len(batch["index"]) + 1
+            for row, n in enumerate(batch["index"].tolist()):
+                assert batch["tokens"][ends[row] : ends[row + 1]].tolist() == list(range(n))
+                said = bytes(text[text_ends[row] : text_ends[row + 1]].tolist()).decode()
+                assert said == f"caption {n}"
+            assert isinstance(batch["meta"], list)
+
+
+@pytest.mark.parametrize("name", ["box", "meta", "nothing"])
+def test_what_cannot_be_packed_is_refused_with_what_can(mixed, name):
+    with pytest.raises(ConfigError, match="there are text, tokens"):
+        StreamLoader(mixed, batch_size=2, device="cpu", pack=[name])
