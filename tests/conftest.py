@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import secrets
+import signal
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -11,6 +12,13 @@ import pytest
 
 from streamloader.cli.s3_server import SeaweedServer, find_weed
 from streamloader.errors import ConfigError
+
+
+@pytest.fixture(scope="session", autouse=True)
+def ctrl_c_works() -> None:
+    """A shell starts background jobs with SIGINT ignored, and children inherit that."""
+    if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @dataclass(frozen=True, slots=True)
