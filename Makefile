@@ -6,6 +6,7 @@
 # make clean       remove what these made
 #
 # PYTHON  the interpreter to build .venv from     make test PYTHON=python3.12
+# PYTEST_ARGS  more for pytest                    make test PYTEST_ARGS=-x
 # TORCH   what pip installs as torch              make demo TORCH=torch==2.13.0
 
 PYTHON ?= python3
@@ -29,10 +30,10 @@ demo: $(DEMO_INSTALLED)
 	$(BIN)/streamloader demo
 
 test: lint
-	$(BIN)/python -m pytest -m "not slow"
+	$(BIN)/python -m pytest -m "not slow" $(PYTEST_ARGS)
 
 test-full: lint
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest $(PYTEST_ARGS)
 
 lint: $(DEV_INSTALLED)
 	$(BIN)/ruff check .

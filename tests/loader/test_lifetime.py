@@ -131,3 +131,23 @@ def test_an_iterator_that_was_never_asked_for_a_batch_ends_too(pictures):
     for _ in range(10):
         iter(stream)
     stream.close()
+
+
+@pytest.mark.slow
+def test_memory_descriptors_and_threads_stay_flat_over_fifty_partial_epochs(pictures):
+    def resident_mb():
+        with open("/proc/self/statm") as statm:
+            return int(statm.read().split()[1]) * 4096 / 1e6
+
+    seen = []
+    with loader(pictures, shuffle=True, num_workers=2) as stream:
+        for number in range(50):
+            for step, _ in enumerate(stream):
+                if step == 1 + number % 5:
+                    break
+            gc.collect()
+            seen.append((resident_mb(), len(os.listdir("/proc/self/fd")), threading.active_count()))
+    settled, last = seen[10], seen[-1]
+    assert last[0] <= settled[0] + 8
+    assert last[1] <= settled[1]
+    assert last[2] <= settled[2]
