@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -11,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from streamloader._fields import INDEX, VALID, BatchFields
-from streamloader.decode import PillowDecoder, Share
+from streamloader.decode import AbortWord, Decoder, Share
 from streamloader.dts import Field
 from streamloader.dts.values import decode
 from streamloader.errors import ShardError
@@ -25,7 +24,7 @@ class Recipe:
     """What stays the same for all batches of an epoch."""
 
     fields: BatchFields
-    decoder: PillowDecoder | None
+    decoder: Decoder | None
     arena: Arena
     workers: int
     batch_size: int
@@ -57,7 +56,7 @@ class AssembleJob:
         fetched: Fetched,
         slot: Slot,
         *,
-        abort: threading.Event,
+        abort: AbortWord,
         on_done: Callable[[Filled], None],
         on_failure: Callable[[BaseException], None],
     ) -> None:

@@ -3,12 +3,15 @@
 Knows nothing of storage, ranks or whose memory it writes to.
 """
 
+from streamloader.decode.choosing import decode_picture, native_is_built, open_decoder
 from streamloader.decode.crops import CropPlan, plan_crops
+from streamloader.decode.decoder import Decoder
 from streamloader.decode.faults import PictureFault, RowFault
-from streamloader.decode.picture import MAX_PIXELS, decode_picture
+from streamloader.decode.native_decoder import NativeDecoder
+from streamloader.decode.picture import MAX_PIXELS, MAX_SCANS
 from streamloader.decode.pillow_decoder import PillowDecoder
 from streamloader.decode.pixel_format import PixelFormat
-from streamloader.decode.share import AbortFlag, Share
+from streamloader.decode.share import AbortFlag, AbortWord, Share
 from streamloader.decode.specs import (
     CenterCrop,
     Compose,
@@ -21,10 +24,14 @@ from streamloader.decode.worker_pool import PoolJob, WorkerPool
 
 __all__ = [
     "MAX_PIXELS",
+    "MAX_SCANS",
     "AbortFlag",
+    "AbortWord",
     "CenterCrop",
     "Compose",
     "CropPlan",
+    "Decoder",
+    "NativeDecoder",
     "PictureFault",
     "PillowDecoder",
     "PixelFormat",
@@ -36,6 +43,8 @@ __all__ = [
     "Transform",
     "WorkerPool",
     "decode_picture",
+    "native_is_built",
+    "open_decoder",
     "output_size",
     "plan_crops",
 ]

@@ -1,0 +1,111 @@
+/*
+ * The passes for vectors of LANES x 128 bits, included once for each vector width.
+ *
+ * Across, each lane holds the same pixels of another row, so that one weight serves all lanes.
+ * The including file defines LANES, TARGET (a target attribute), vec, load_lanes(rows, offset)
+ * and, by the V_ names, the operations of its width, all of which work lane by lane.
+ */
+
+/* Bytes of two neighbouring RGB pixels to 16 bits, interleaved: R R G G B B 0 0. */
+static const int8_t PIXEL_PAIR[16] = {0, -1, 3, -1, 1, -1, 4, -1, 2, -1, 5, -1, -1, -1, -1, -1};
+static const int8_t NEXT_PAIR[16] = {6, -1, 9, -1, 7, -1, 10, -1, 8, -1, 11, -1, -1, -1, -1, -1};
+/* Four pixels of four bytes to three bytes each. */
+static const int8_t DROP_FOURTH[16] = {0, 1, 2, 4, 5, 6, 8, 9, 10, 12, 13, 14, -1, -1, -1, -1};
+
+static inline int32_t weight_pair(const int16_t *weights)
+{
+    int32_t pair;
+    memcpy(&pair, weights, sizeof pair);
+    return pair;
+}
+
+/* One output pixel of LANES rows, 32 bits a channel. */
+TARGET static inline vec across_pixel(const uint8_t *const *rows, int64_t offset,
+                                      const int16_t *weights, int32_t taps, int two_taps)
+{
+    vec sum = V_SET32(SL_WEIGHT_ONE / 2);
+    for (int32_t tap = 0; tap < taps; tap += SL_TAP_GROUP) {
+        vec pixels = load_lanes(rows, offset + 3 * tap);
+        vec pair = V_SHUFFLE8(pixels, V_REPEAT128(PIXEL_PAIR));
+        sum = V_ADD32(sum, V_MADD16(pair, V_SET32(weight_pair(weights + tap))));
+        if (!two_taps) {
+            pair = V_SHUFFLE8(pixels, V_REPEAT128(NEXT_PAIR));
+            sum = V_ADD32(sum, V_MADD16(pair, V_SET32(weight_pair(weights + tap + 2))));
+        }
+    }
+    return V_SHIFT_RIGHT32(sum, SL_WEIGHT_BITS);
+}
+
+TARGET static inline void across_lanes(const sl_filter *filter, const uint8_t *const *rows,
+                                       uint8_t *const *outputs, int32_t taps, int two_taps)
+{
+    for (int32_t i = 0; i < filter->output; i += SL_OUTPUT_GROUP) {
+        const int32_t *starts = filter->starts + i;
+        const int16_t *weights = filter->weights + (int64_t)i * filter->taps;
+        vec pixels[SL_OUTPUT_GROUP];
+        for (int k = 0; k < SL_OUTPUT_GROUP; k++) {
+            pixels[k] = across_pixel(rows, 3 * (int64_t)starts[k],
+                                     weights + (int64_t)k * filter->taps, taps, two_taps);
+        }
+        vec bytes = V_PACK16(V_PACK32(pixels[0], pixels[1]), V_PACK32(pixels[2], pixels[3]));
+        store_lanes(outputs, 3 * (int64_t)i, V_SHUFFLE8(bytes, V_REPEAT128(DROP_FOURTH)));
+    }
+}
+
+TARGET static void across(const sl_filter *filter, const uint8_t *const *rows, int32_t num_rows,
+                          uint8_t *const *outputs)
+{
+    for (int32_t first = 0; first < num_rows; first += LANES) {
+        const uint8_t *inputs[LANES];
+        uint8_t *results[LANES];
+        for (int32_t lane = 0; lane < LANES; lane++) {
+            /* Lanes without a row of their own repeat the last one. */
+            int32_t row = first + lane < num_rows ? first + lane : num_rows - 1;
+            inputs[lane] = rows[row];
+            results[lane] = outputs[row];
+        }
+        if (filter->used <= 2) {
+            across_lanes(filter, inputs, results, SL_TAP_GROUP, 1);
+        } else if (filter->used <= SL_TAP_GROUP) {
+            across_lanes(filter, inputs, results, SL_TAP_GROUP, 0);
+        } else {
+            across_lanes(filter, inputs, results, filter->taps, 0);
+        }
+    }
+}
+
+/* LANES x 16 bytes of an output row. */
+TARGET static inline vec down_block(const uint8_t *const *rows, const int16_t *weights,
+                                    int32_t taps, int64_t offset)
+{
+    vec zero = V_ZERO(), half = V_SET32(SL_WEIGHT_ONE / 2);
+    vec sums[4] = {half, half, half, half};
+    for (int32_t tap = 0; tap < taps; tap += 2) {
+        vec one = V_LOAD(rows[tap] + offset), two = V_LOAD(rows[tap + 1] + offset);
+        vec weight = V_SET32(weight_pair(weights + tap));
+        vec low = V_UNPACK_LOW8(one, two), high = V_UNPACK_HIGH8(one, two);
+        sums[0] = V_ADD32(sums[0], V_MADD16(V_UNPACK_LOW8(low, zero), weight));
+        sums[1] = V_ADD32(sums[1], V_MADD16(V_UNPACK_HIGH8(low, zero), weight));
+        sums[2] = V_ADD32(sums[2], V_MADD16(V_UNPACK_LOW8(high, zero), weight));
+        sums[3] = V_ADD32(sums[3], V_MADD16(V_UNPACK_HIGH8(high, zero), weight));
+    }
+    for (int i = 0; i < 4; i++) {
+        sums[i] = V_SHIFT_RIGHT32(sums[i], SL_WEIGHT_BITS);
+    }
+    return V_PACK16(V_PACK32(sums[0], sums[1]), V_PACK32(sums[2], sums[3]));
+}
+
+TARGET static void down(const uint8_t *const *rows, const int16_t *weights, int32_t taps,
+                        uint8_t *output, int32_t num_bytes)
+{
+    const int32_t block = 16 * LANES;
+    if (num_bytes < block) {
+        sl_passes_plain.down(rows, weights, taps, output, num_bytes);
+        return;
+    }
+    for (int32_t begin = 0; begin < num_bytes; begin += block) {
+        /* The last block ends with the row, and computes some bytes a second time. */
+        int32_t offset = begin + block <= num_bytes ? begin : num_bytes - block;
+        V_STORE(output + offset, down_block(rows, weights, taps, offset));
+    }
+}
