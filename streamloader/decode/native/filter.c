@@ -23,8 +23,8 @@ static double support_of(const sl_axis *axis)
 
 static int32_t stored_taps(const sl_axis *axis)
 {
-    /* Pixel centres strictly within a triangle of width 2 * support, and one for rounding. */
-    return up_to_multiple(ceil_of(2.0 * support_of(axis)) + 1, SL_TAP_GROUP);
+    /* So many pixel centres at most lie strictly within a triangle of width 2 * support. */
+    return up_to_multiple(ceil_of(2.0 * support_of(axis)), SL_TAP_GROUP);
 }
 
 int64_t sl_filter_bytes(const sl_axis *axis)
@@ -53,8 +53,8 @@ static void round_weights(int16_t *fixed, const double *exact, double total, int
 }
 
 /* The triangle around one output's centre, as Pillow's precompute_coeffs lays it. */
-static int32_t fill_output(const sl_axis *axis, double centre, double support, int32_t *start,
-                           int16_t *weights, double *exact)
+static int32_t fill_output(const sl_axis *axis, double centre, double support, int32_t most,
+                           int32_t *start, int16_t *weights, double *exact)
 {
     double slope = 1.0 / support, total = 0.0;
     int32_t low = (int32_t)(centre - support + 0.5 < 0.0 ? 0.0 : centre - support + 0.5);
@@ -62,10 +62,11 @@ static int32_t fill_output(const sl_axis *axis, double centre, double support, i
     high = high > axis->input ? axis->input : high;
     int32_t count = 0;
     *start = low;
+    /* One beyond the most can only have a weight that rounding made. */
     for (int32_t pixel = low; pixel < high; pixel++) {
         double distance = (pixel - centre + 0.5) * slope;
         double weight = 1.0 - (distance < 0.0 ? -distance : distance);
-        if (weight > 0.0) {
+        if (weight > 0.0 && count < most) {
             exact[count++] = weight;
             total += weight;
         } else if (count == 0) {
@@ -92,8 +93,9 @@ void sl_filter_build(sl_filter *filter, const sl_axis *axis, void *memory)
     for (int32_t i = 0; i < axis->output; i++) {
         int32_t place = axis->mirrored ? axis->output - 1 - i : i;
         double centre = axis->begin + (i + 0.5) * scale;
-        int32_t count = fill_output(axis, centre, support, &filter->starts[place],
-                                    filter->weights + (int64_t)place * filter->taps, exact);
+        int32_t count =
+            fill_output(axis, centre, support, filter->taps, &filter->starts[place],
+                        filter->weights + (int64_t)place * filter->taps, exact);
         int32_t start = filter->starts[place];
         filter->first = start < filter->first ? start : filter->first;
         filter->last = start + count > filter->last ? start + count : filter->last;

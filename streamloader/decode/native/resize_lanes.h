@@ -39,13 +39,14 @@ TARGET static inline vec across_pixel(const uint8_t *const *rows, int64_t offset
 TARGET static inline void across_lanes(const sl_filter *filter, const uint8_t *const *rows,
                                        uint8_t *const *outputs, int32_t taps, int two_taps)
 {
-    for (int32_t i = 0; i < filter->output; i += SL_OUTPUT_GROUP) {
-        const int32_t *starts = filter->starts + i;
-        const int16_t *weights = filter->weights + (int64_t)i * filter->taps;
+    /* Copies: the bytes stored below could lie anywhere, for all that the compiler knows. */
+    const int32_t *starts = filter->starts, num_outputs = filter->output;
+    const int16_t *weights = filter->weights;
+    for (int32_t i = 0; i < num_outputs; i += SL_OUTPUT_GROUP) {
         vec pixels[SL_OUTPUT_GROUP];
         for (int k = 0; k < SL_OUTPUT_GROUP; k++) {
-            pixels[k] = across_pixel(rows, 3 * (int64_t)starts[k],
-                                     weights + (int64_t)k * filter->taps, taps, two_taps);
+            pixels[k] = across_pixel(rows, 3 * (int64_t)starts[i + k], weights, taps, two_taps);
+            weights += taps;
         }
         vec bytes = V_PACK16(V_PACK32(pixels[0], pixels[1]), V_PACK32(pixels[2], pixels[3]));
         store_lanes(outputs, 3 * (int64_t)i, V_SHUFFLE8(bytes, V_REPEAT128(DROP_FOURTH)));
@@ -64,12 +65,12 @@ TARGET static void across(const sl_filter *filter, const uint8_t *const *rows, i
             inputs[lane] = rows[row];
             results[lane] = outputs[row];
         }
-        if (filter->used <= 2) {
-            across_lanes(filter, inputs, results, SL_TAP_GROUP, 1);
-        } else if (filter->used <= SL_TAP_GROUP) {
+        if (filter->taps > SL_TAP_GROUP) {
+            across_lanes(filter, inputs, results, filter->taps, 0);
+        } else if (filter->used > 2) {
             across_lanes(filter, inputs, results, SL_TAP_GROUP, 0);
         } else {
-            across_lanes(filter, inputs, results, filter->taps, 0);
+            across_lanes(filter, inputs, results, SL_TAP_GROUP, 1);
         }
     }
 }
