@@ -105,6 +105,18 @@ def decode_share(
     return status, messages
 
 
+def plan(task: Task, width: int, height: int, sample: int) -> tuple[float, ...]:
+    """(x0, y0, x1, y1, flip) of a picture of this size, as ``plan_crops`` gives them."""
+    pointer = task.pointer
+    box = lib.sl_plan(pointer.steps, pointer.num_steps, width, height, sample)
+    return box.x0, box.y0, box.x1, box.y1, bool(box.flip)
+
+
+def scratch_bytes(scratch: Any) -> int:
+    """Memory held between calls, in bytes."""
+    return int(lib.sl_scratch_bytes(scratch))
+
+
 def read_size(view: memoryview, max_pixels: int, max_scans: int) -> Size | None:
     """(height, width) of the JPEG in ``view``, or None if it is none.
 

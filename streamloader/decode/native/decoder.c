@@ -109,13 +109,15 @@ static void on_message(j_common_ptr jpeg, int level)
     }
     jpeg->err->num_warnings++;
     int code = jpeg->err->msg_code;
-    int ends_early = code == JWRN_HIT_MARKER ||
-                     (code == JWRN_MUST_RESYNC && jpeg->err->msg_parm.i[0] == JPEG_EOI);
-    if (ends_early) {
+    int found = code == JWRN_HIT_MARKER    ? ((j_decompress_ptr)jpeg)->unread_marker
+                : code == JWRN_MUST_RESYNC ? jpeg->err->msg_parm.i[0]
+                                           : 0;
+    if (found == JPEG_EOI) {
         sl_give_up(jpeg->client_data, SL_FAULT,
                    "truncated JPEG: its scan ends early and the rest would be grey");
     }
-    if (code == JWRN_MUST_RESYNC || code == JWRN_HUFF_BAD_CODE || code == JWRN_ARITH_BAD_CODE) {
+    if (code == JWRN_HIT_MARKER || code == JWRN_MUST_RESYNC || code == JWRN_HUFF_BAD_CODE ||
+        code == JWRN_ARITH_BAD_CODE) {
         on_error(jpeg);
     }
 }

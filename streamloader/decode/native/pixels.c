@@ -30,14 +30,32 @@ typedef struct {
 } passage;
 
 /*
+ * How much coarser than luma a component becomes when the picture is scaled: libjpeg scales a
+ * subsampled one less to make up for it, but only by the same factor along both axes.
+ */
+static int uneven_sampling(const struct jpeg_decompress_struct *jpeg)
+{
+    int most = 1;
+    for (int i = 0; i < jpeg->num_components; i++) {
+        int across = jpeg->max_h_samp_factor / jpeg->comp_info[i].h_samp_factor;
+        int down = jpeg->max_v_samp_factor / jpeg->comp_info[i].v_samp_factor;
+        int uneven = across > down ? across / down : down / across;
+        most = uneven > most ? uneven : most;
+    }
+    return most;
+}
+
+/*
  * The largest of 1, 2, 4, 8 by which the box can shrink and still be TARGETS_LEFT as large as the
  * target. Nearer to the target the coarse pixels themselves, not the filter, would decide which
  * detail stays: at once the target's size, sharp pictures differ by 3 of 255 on the mean.
  */
-static unsigned choose_scale(const sl_task *task, const sl_box *box)
+static unsigned choose_scale(const struct jpeg_decompress_struct *jpeg, const sl_task *task,
+                             const sl_box *box)
 {
-    double widths = (box->x1 - box->x0) / task->width / TARGETS_LEFT;
-    double heights = (box->y1 - box->y0) / task->height / TARGETS_LEFT;
+    double left = TARGETS_LEFT * uneven_sampling(jpeg);
+    double widths = (box->x1 - box->x0) / task->width / left;
+    double heights = (box->y1 - box->y0) / task->height / left;
     unsigned scale = 8;
     while (scale > 1 && (widths < scale || heights < scale)) {
         scale /= 2;
@@ -203,7 +221,7 @@ void sl_read_pixels(sl_decoder *decoder, const sl_task *task, const sl_box *box,
     passage p = {.decoder = decoder, .task = task};
     jpeg->out_color_space = jpeg->num_components == 4 ? JCS_CMYK : JCS_RGB;
     jpeg->scale_num = 1;
-    jpeg->scale_denom = choose_scale(task, box);
+    jpeg->scale_denom = choose_scale(jpeg, task, box);
     jpeg_calc_output_dimensions(jpeg);
     build_filters(&p, box, jpeg->scale_denom);
     jpeg_start_decompress(jpeg);

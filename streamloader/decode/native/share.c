@@ -5,7 +5,7 @@
 #include "decoder.h"
 
 /* Scratch beyond this goes back after a share: one huge picture must not hold memory for good. */
-enum { SCRATCH_KEPT_BYTES = 4 << 20 };
+enum { SCRATCH_KEPT_BYTES = 256 << 10 };
 
 static int is_jpeg(const uint8_t *data, int64_t length)
 {
