@@ -1,10 +1,12 @@
 # make demo        train from a bucket on this machine, start to finish
 # make test        lint, types, tests
 # make test-full   the same with the slow tests
+# make fuzz        damaged JPEGs through the native kernel, under sanitizers
 # make clean       remove what these made
 #
 # PYTHON  the interpreter to build .venv from     make test PYTHON=python3.12
 # TORCH   what pip installs as torch              make demo TORCH=torch==2.13.0
+# ROUNDS  how many damaged pictures               make fuzz ROUNDS=100000
 
 PYTHON ?= python3
 TORCH ?= torch
@@ -18,7 +20,13 @@ TORCH_INSTALLED := $(VENV)/.torch-$(subst /,_,$(subst =,-,$(subst $() ,_,$(TORCH
 DEMO_INSTALLED := $(VENV)/.installed-demo
 DEV_INSTALLED := $(VENV)/.installed-dev
 
-.PHONY: demo test test-full lint clean
+ROUNDS ?= 10000
+SEED ?= 1
+KERNEL := streamloader/decode/native
+FUZZED := $(wildcard tests/hostile/images/*/*.jpg tests/hostile/images/*/*.JPG)
+SANITIZE := -g -O1 -fsanitize=address,undefined -fno-sanitize-recover=all -fno-omit-frame-pointer
+
+.PHONY: demo test test-full lint fuzz clean
 .DELETE_ON_ERROR:
 
 demo: $(DEMO_INSTALLED)
@@ -34,6 +42,14 @@ lint: $(DEV_INSTALLED)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+
+fuzz: build/damage_jpegs
+	build/damage_jpegs $(ROUNDS) $(SEED) $(FUZZED)
+
+build/damage_jpegs: tests/decode/fuzz/damage_jpegs.c $(wildcard $(KERNEL)/*.c $(KERNEL)/*.h)
+	mkdir -p build
+	$(CC) -std=gnu11 -Wall -Wextra -Werror $(SANITIZE) -fno-math-errno -ffp-contract=off \
+	  -I $(KERNEL) $(filter %.c,$^) -ljpeg -lm -o '$@'
 
 clean:
 	rm -rf $(VENV) build dist demo-out *.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis
