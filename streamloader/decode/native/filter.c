@@ -1,5 +1,6 @@
 #include "filter.h"
 
+#include <math.h>
 #include <string.h>
 
 /* Rounding up for positive numbers, without a call of the C library. */
@@ -35,6 +36,34 @@ int64_t sl_filter_bytes(const sl_axis *axis)
            output * (taps * (int64_t)sizeof(int16_t) + (int64_t)sizeof(int32_t));
 }
 
+/* What is the same for all outputs of an axis. */
+typedef struct {
+    double support; /* half the triangle's width, in input pixels */
+    double slope;
+    int32_t input;
+    int32_t pixels; /* so many at most lie strictly within the triangle */
+} triangle;
+
+/*
+ * The triangle around one output's centre, as Pillow's precompute_coeffs lays it; returns the
+ * first pixel. The number of turns is the same for all outputs: no branch is guessed wrong.
+ */
+static int32_t exact_weights(const triangle *shape, double centre, double *exact, double *total)
+{
+    double edge = centre - shape->support + 0.5;
+    int32_t first = edge < 0.0 ? 0 : (int32_t)edge;
+    first += (first - centre + 0.5) * shape->slope <= -1.0;
+    double sum = 0.0;
+    for (int32_t i = 0; i < shape->pixels; i++) {
+        double distance = fabs((first + i - centre + 0.5) * shape->slope);
+        double weight = distance < 1.0 ? 1.0 - distance : 0.0;
+        exact[i] = first + i < shape->input ? weight : 0.0;
+        sum += exact[i];
+    }
+    *total = sum;
+    return first;
+}
+
 /*
  * Sums are rounded, not weights: they add up to one exactly, so a flat area stays as it is, and
  * thousands of taps too small for the fixed point still share it out evenly.
@@ -45,60 +74,35 @@ static void round_weights(int16_t *fixed, const double *exact, double total, int
     int32_t before = 0;
     for (int32_t i = 0; i < count; i++) {
         sum += exact[i] * unit;
-        int32_t now = i == count - 1 ? SL_WEIGHT_ONE : (int32_t)sum;
+        int32_t now = (int32_t)sum;
         /* One itself does not fit; 32767 / 32768 gives the same byte. */
         fixed[i] = (int16_t)(now - before > INT16_MAX ? INT16_MAX : now - before);
         before = now;
     }
 }
 
-/* The triangle around one output's centre, as Pillow's precompute_coeffs lays it. */
-static int32_t fill_output(const sl_axis *axis, double centre, double support, int32_t most,
-                           int32_t *start, int16_t *weights, double *exact)
-{
-    double slope = 1.0 / support, total = 0.0;
-    int32_t low = (int32_t)(centre - support + 0.5 < 0.0 ? 0.0 : centre - support + 0.5);
-    int32_t high = (int32_t)(centre + support + 0.5);
-    high = high > axis->input ? axis->input : high;
-    int32_t count = 0;
-    *start = low;
-    /* One beyond the most can only have a weight that rounding made. */
-    for (int32_t pixel = low; pixel < high; pixel++) {
-        double distance = (pixel - centre + 0.5) * slope;
-        double weight = 1.0 - (distance < 0.0 ? -distance : distance);
-        if (weight > 0.0 && count < most) {
-            exact[count++] = weight;
-            total += weight;
-        } else if (count == 0) {
-            *start = pixel + 1;
-        }
-    }
-    round_weights(weights, exact, total, count);
-    return count;
-}
-
 void sl_filter_build(sl_filter *filter, const sl_axis *axis, void *memory)
 {
     double scale = (axis->end - axis->begin) / axis->output, support = support_of(axis);
-    int32_t padded = up_to_multiple(axis->output, SL_OUTPUT_GROUP);
-    filter->output = axis->output;
-    filter->taps = stored_taps(axis);
-    double *exact = memory;
-    filter->weights = (int16_t *)(exact + filter->taps);
-    filter->starts = (int32_t *)(filter->weights + (int64_t)padded * filter->taps);
+    triangle shape = {support, 1.0 / support, axis->input, ceil_of(2.0 * support)};
+    int32_t taps = stored_taps(axis), padded = up_to_multiple(axis->output, SL_OUTPUT_GROUP);
+    double *exact = memory, total;
     memset(memory, 0, (size_t)sl_filter_bytes(axis));
-    filter->first = axis->input;
-    filter->last = 0;
-    filter->used = 1;
+    int16_t *weights = (int16_t *)(exact + taps);
+    int32_t *starts = (int32_t *)(weights + (int64_t)padded * taps);
     for (int32_t i = 0; i < axis->output; i++) {
         int32_t place = axis->mirrored ? axis->output - 1 - i : i;
-        double centre = axis->begin + (i + 0.5) * scale;
-        int32_t count =
-            fill_output(axis, centre, support, filter->taps, &filter->starts[place],
-                        filter->weights + (int64_t)place * filter->taps, exact);
-        int32_t start = filter->starts[place];
-        filter->first = start < filter->first ? start : filter->first;
-        filter->last = start + count > filter->last ? start + count : filter->last;
-        filter->used = count > filter->used ? count : filter->used;
+        starts[place] = exact_weights(&shape, axis->begin + (i + 0.5) * scale, exact, &total);
+        round_weights(weights + (int64_t)place * taps, exact, total, shape.pixels);
     }
+    int32_t last = ceil_of(axis->end - 0.5 * scale + support - 0.5);
+    *filter = (sl_filter){
+        .output = axis->output,
+        .taps = taps,
+        .used = shape.pixels,
+        .first = starts[axis->mirrored ? axis->output - 1 : 0],
+        .last = last < axis->input ? last : axis->input,
+        .starts = starts,
+        .weights = weights,
+    };
 }
