@@ -15,6 +15,10 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP_INSTALL := $(BIN)/python -m pip install --disable-pip-version-check -q
 
+KERNEL := streamloader/decode/native
+BUILT_FROM := pyproject.toml setup.py streamloader/decode/native_build.py \
+  $(wildcard $(KERNEL)/*.c $(KERNEL)/*.h)
+
 # The name holds the torch that was asked for, so that another TORCH installs anew.
 TORCH_INSTALLED := $(VENV)/.torch-$(subst /,_,$(subst =,-,$(subst $() ,_,$(TORCH))))
 DEMO_INSTALLED := $(VENV)/.installed-demo
@@ -22,7 +26,6 @@ DEV_INSTALLED := $(VENV)/.installed-dev
 
 ROUNDS ?= 10000
 SEED ?= 1
-KERNEL := streamloader/decode/native
 FUZZED := $(wildcard tests/hostile/images/*/*.jpg tests/hostile/images/*/*.JPG)
 SANITIZE := -g -O1 -fsanitize=address,undefined -fno-sanitize-recover=all -fno-omit-frame-pointer
 
@@ -65,10 +68,10 @@ $(TORCH_INSTALLED): | $(VENV)/.created
 	$(PIP_INSTALL) "$(TORCH)"
 	touch '$@'
 
-$(DEMO_INSTALLED): pyproject.toml $(TORCH_INSTALLED)
+$(DEMO_INSTALLED): $(BUILT_FROM) $(TORCH_INSTALLED)
 	$(PIP_INSTALL) -e '.[demo,torch]'
 	touch '$@'
 
-$(DEV_INSTALLED): pyproject.toml $(TORCH_INSTALLED)
+$(DEV_INSTALLED): $(BUILT_FROM) $(TORCH_INSTALLED)
 	$(PIP_INSTALL) -e '.[demo,dev,torch]'
 	touch '$@'

@@ -9,6 +9,7 @@ from setuptools.command.build_ext import build_ext
 from setuptools.errors import CCompilerError, ExecError, PlatformError
 
 _PROBE = """
+#include <Python.h>
 #include <stdio.h>
 #include <jpeglib.h>
 #ifndef LIBJPEG_TURBO_VERSION
@@ -25,12 +26,12 @@ class BuildKernel(build_ext):
     def build_extensions(self) -> None:
         if not self._finds_libjpeg():
             message = (
-                "streamloader: no C compiler or no headers of libjpeg-turbo (Debian: apt-get "
-                "install gcc libjpeg-dev), so pictures will be decoded with Pillow"
+                "streamloader: no C compiler, or no headers of Python or libjpeg-turbo (Debian: "
+                "apt-get install gcc python3-dev libjpeg-dev), so Pillow will decode the pictures"
             )
             if _IS_REQUIRED:
                 raise PlatformError(message)
-            self.announce(message, level=4)
+            self.warn(message)
             self.extensions = []
         super().build_extensions()
 
