@@ -1,13 +1,14 @@
 # make demo        train from a bucket on this machine, start to finish
 # make test        lint, types, tests
 # make test-full   the same with the slow tests
-# make fuzz        mutated shards against the parser, FUZZ_SECONDS long
+# make fuzz        mutated shards against the parser, damaged JPEGs through the kernel
 # make docs        the pages as a site under site/
 # make clean       remove what these made
 #
 # PYTHON  the interpreter to build .venv from     make test PYTHON=python3.12
 # PYTEST_ARGS  more for pytest                    make test PYTEST_ARGS=-x
 # TORCH   what pip installs as torch              make demo TORCH=torch==2.13.0
+# ROUNDS  how many damaged pictures               make fuzz ROUNDS=100000
 
 PYTHON ?= python3
 TORCH ?= torch
@@ -17,11 +18,20 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP_INSTALL := $(BIN)/python -m pip install --disable-pip-version-check -q
 
+KERNEL := streamloader/decode/native
+BUILT_FROM := pyproject.toml setup.py streamloader/decode/native_build.py \
+  $(wildcard $(KERNEL)/*.c $(KERNEL)/*.h)
+
 # The name holds the torch that was asked for, so that another TORCH installs anew.
 TORCH_INSTALLED := $(VENV)/.torch-$(subst /,_,$(subst =,-,$(subst $() ,_,$(TORCH))))
 DEMO_INSTALLED := $(VENV)/.installed-demo
 DEV_INSTALLED := $(VENV)/.installed-dev
 DOCS_INSTALLED := $(VENV)/.installed-docs
+
+ROUNDS ?= 10000
+SEED ?= 1
+FUZZED := $(wildcard tests/hostile/images/*/*.jpg tests/hostile/images/*/*.JPG)
+SANITIZE := -g -O1 -fsanitize=address,undefined -fno-sanitize-recover=all -fno-omit-frame-pointer
 
 .PHONY: demo test test-full lint fuzz docs clean
 .DELETE_ON_ERROR:
@@ -41,11 +51,17 @@ lint: $(DEV_INSTALLED)
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
-fuzz: $(DEV_INSTALLED)
-	$(BIN)/python -m tests.dts.fuzz --seconds $(FUZZ_SECONDS)
-
 docs: $(DOCS_INSTALLED)
 	$(BIN)/mkdocs build --strict -q
+
+fuzz: $(DEV_INSTALLED) build/damage_jpegs
+	$(BIN)/python -m tests.dts.fuzz --seconds $(FUZZ_SECONDS)
+	build/damage_jpegs $(ROUNDS) $(SEED) $(FUZZED)
+
+build/damage_jpegs: tests/decode/fuzz/damage_jpegs.c $(wildcard $(KERNEL)/*.c $(KERNEL)/*.h)
+	mkdir -p build
+	$(CC) -std=gnu11 -Wall -Wextra -Werror $(SANITIZE) -fno-math-errno -ffp-contract=off \
+	  -I $(KERNEL) $(filter %.c,$^) -ljpeg -lm -o '$@'
 
 clean:
 	rm -rf $(VENV) build dist demo-out site *.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis
@@ -61,11 +77,11 @@ $(TORCH_INSTALLED): | $(VENV)/.created
 	$(PIP_INSTALL) "$(TORCH)"
 	touch '$@'
 
-$(DEMO_INSTALLED): pyproject.toml $(TORCH_INSTALLED)
+$(DEMO_INSTALLED): $(BUILT_FROM) $(TORCH_INSTALLED)
 	$(PIP_INSTALL) -e '.[demo,torch]'
 	touch '$@'
 
-$(DEV_INSTALLED): pyproject.toml $(TORCH_INSTALLED)
+$(DEV_INSTALLED): $(BUILT_FROM) $(TORCH_INSTALLED)
 	$(PIP_INSTALL) -e '.[demo,dev,torch]'
 	touch '$@'
 

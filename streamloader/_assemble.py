@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -14,10 +13,11 @@ import numpy.typing as npt
 from streamloader._boxes import fixed_boxes, listed_boxes
 from streamloader._fields import INDEX, VALID, BatchFields
 from streamloader.decode import (
+    AbortWord,
     AppliedCrops,
+    Decoder,
     Joint,
     MaskDecoder,
-    PillowDecoder,
     Share,
     decode_jointly,
 )
@@ -39,7 +39,7 @@ class Recipe:
     """
 
     fields: BatchFields
-    decoder: PillowDecoder | None
+    decoder: Decoder | None
     arena: Arena
     workers: int
     batch_size: int
@@ -88,7 +88,7 @@ class AssembleJob:
         fetched: Fetched,
         slot: Slot,
         *,
-        abort: threading.Event,
+        abort: AbortWord,
         on_done: Callable[[Filled], None],
         on_failure: Callable[[BaseException], None],
     ) -> None:

@@ -14,7 +14,7 @@ from streamloader._fields import BatchFields
 from streamloader._packing import check_packed
 from streamloader._settings import Settings
 from streamloader._world import World
-from streamloader.decode import PillowDecoder, WorkerPool
+from streamloader.decode import Decoder, WorkerPool, open_decoder
 from streamloader.errors import ConfigError
 from streamloader.fetch import (
     Arena,
@@ -79,9 +79,9 @@ class Engine:
         schema = catalog.manifest.schema
         self.fields = BatchFields.choose(schema, settings.transform, delivery.slot_pixels)
         self.packed = check_packed(settings.pack, self.fields.variable)
-        self.decoder = None
+        self.decoder: Decoder | None = None
         if settings.transform is not None:
-            self.decoder = PillowDecoder(
+            self.decoder = open_decoder(
                 settings.transform,
                 delivery.slot_pixels,
                 max_pixels=settings.max_pixels,

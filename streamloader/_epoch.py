@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from streamloader._assemble import AssembleJob, Filled, Recipe, host_fields, stand_in
 from streamloader._outbox import Outbox
 from streamloader._packing import pack
+from streamloader.decode import AbortWord
 from streamloader.errors import ConfigError, SampleError
 from streamloader.fetch import Fetched, Running
 from streamloader.order import LoaderState, RankPlan, mix64
@@ -75,7 +76,7 @@ class EpochRun:
         share = -(-engine.choice.num_samples // world_size)
         self._bad_limit = settings.max_bad_fraction * share
         self._bad_rows = skipped
-        self._abort = threading.Event()
+        self._abort = AbortWord()
         self._lock = threading.Lock()
         self._undelivered: set[Slot] = set()
         self._running: Running[None] | None = None

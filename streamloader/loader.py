@@ -269,7 +269,7 @@ class StreamLoader:
             "times_ms": {name: t.to_dict() for name, t in counters.times().items()},
             "memory_bytes": self._engine.memory_account(),
             "workers": self._engine.num_workers,
-            "decoder": "none" if self._engine.decoder is None else "pillow",
+            "decoder": "none" if self._engine.decoder is None else self._engine.decoder.name,
             **self._delivery.stats(),
         }
 

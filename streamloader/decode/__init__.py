@@ -4,14 +4,17 @@ Knows nothing of storage, ranks or whose memory it writes to.
 """
 
 from streamloader.decode.boxes import move_boxes
+from streamloader.decode.choosing import decode_picture, native_is_built, open_decoder
 from streamloader.decode.crops import AppliedCrops, CropPlan, plan_crops
+from streamloader.decode.decoder import Decoder
 from streamloader.decode.faults import PictureFault, RowFault
 from streamloader.decode.joint import decode_jointly
 from streamloader.decode.mask import MaskDecoder
-from streamloader.decode.picture import MAX_PIXELS, decode_picture
+from streamloader.decode.native_decoder import NativeDecoder
+from streamloader.decode.picture import MAX_PIXELS, MAX_SCANS
 from streamloader.decode.pillow_decoder import PillowDecoder
 from streamloader.decode.pixel_format import PixelFormat
-from streamloader.decode.share import AbortFlag, Share
+from streamloader.decode.share import AbortFlag, AbortWord, Share
 from streamloader.decode.specs import (
     CenterCrop,
     Compose,
@@ -25,13 +28,17 @@ from streamloader.decode.worker_pool import PoolJob, WorkerPool
 
 __all__ = [
     "MAX_PIXELS",
+    "MAX_SCANS",
     "AbortFlag",
+    "AbortWord",
     "AppliedCrops",
     "CenterCrop",
     "Compose",
     "CropPlan",
+    "Decoder",
     "Joint",
     "MaskDecoder",
+    "NativeDecoder",
     "PictureFault",
     "PillowDecoder",
     "PixelFormat",
@@ -45,6 +52,8 @@ __all__ = [
     "decode_jointly",
     "decode_picture",
     "move_boxes",
+    "native_is_built",
+    "open_decoder",
     "output_size",
     "plan_crops",
 ]

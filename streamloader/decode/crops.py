@@ -118,13 +118,23 @@ def plan_crops(
     counters = np.asarray(samples, np.int64).astype(np.uint64) * np.uint64(_DRAWS_PER_SAMPLE)
     for number, step in enumerate(steps(spec)):
         if isinstance(step, RandomResizedCrop):
-            draws = _Draws(derive_key(_CROP_DOMAIN, seed, epoch, number), counters)
+            draws = _Draws(step_key(seed, epoch, number), counters)
             fold.random_resized_crop(step, draws)
         elif isinstance(step, Resize):
             fold.resize(step.size)
         else:
             fold.center_crop(step)
     return CropPlan(fold.boxes(), fold.flips, height, width)
+
+
+def step_key(seed: int, epoch: int, number: int) -> int:
+    """The key of the random numbers of the ``number``-th step of a flattened spec."""
+    return derive_key(_CROP_DOMAIN, seed, epoch, number)
+
+
+def exp_halvings(largest: float) -> int:
+    """How often numbers up to ``largest`` in size are halved until all are below 1/8."""
+    return max(0, math.frexp(largest)[1] + 3)
 
 
 class _Draws:
@@ -263,7 +273,7 @@ def _exp(values: Float64s, largest: float) -> Float64s:
     a crop by a pixel. Additions, products and quotients are exact by IEEE 754: a Taylor series of
     the values halved until they are below 1/8, squared back as often.
     """
-    halvings = max(0, math.frexp(largest)[1] + 3)
+    halvings = exp_halvings(largest)
     small = values * 2.0**-halvings
     total = np.ones_like(small)
     for power in range(_TAYLOR_TERMS, 0, -1):

@@ -28,6 +28,7 @@ from streamloader.decode.pixel_stream import (
 from streamloader.decode.signatures import true_format
 
 MAX_PIXELS = 178_956_970
+MAX_SCANS = 100
 
 Pixels: TypeAlias = npt.NDArray[np.uint8]
 
@@ -71,18 +72,22 @@ class OpenPicture:
 
 
 def decode_picture(
-    data: bytes | bytearray | memoryview | Pixels, *, max_pixels: int = MAX_PIXELS
+    data: bytes | bytearray | memoryview | Pixels,
+    *,
+    max_pixels: int = MAX_PIXELS,
+    max_scans: int = MAX_SCANS,
 ) -> Pixels:
     """The whole picture as uint8 [height, width, 3].
 
     Args:
         data: one compressed picture, contiguous.
         max_pixels: a header that claims more is refused before memory for pixels is taken.
+        max_scans: a JPEG with more is refused: each is a pass over the picture.
 
     Raises:
         PictureFault: the bytes are no picture, or a broken one.
     """
-    return np.array(load_rgb(open_picture(flat_view(data), max_pixels)))
+    return np.array(load_rgb(open_picture(flat_view(data), max_pixels, max_scans)))
 
 
 def flat_view(data: bytes | bytearray | memoryview | Pixels) -> memoryview:
@@ -91,11 +96,14 @@ def flat_view(data: bytes | bytearray | memoryview | Pixels) -> memoryview:
     return view.cast("B")
 
 
-def open_picture(view: memoryview, max_pixels: int = MAX_PIXELS) -> OpenPicture:
+def open_picture(
+    view: memoryview, max_pixels: int = MAX_PIXELS, max_scans: int = MAX_SCANS
+) -> OpenPicture:
     """Reads the header of the picture in ``view`` (a flat view of bytes).
 
     Raises:
-        PictureFault: the bytes are no picture, or claim more than ``max_pixels``.
+        PictureFault: the bytes are no picture, claim more than ``max_pixels`` or have more than
+            ``max_scans``.
     """
     start = bytes(view[:_SIGNATURE_BYTES])
     jpeg = None
@@ -112,6 +120,11 @@ def open_picture(view: memoryview, max_pixels: int = MAX_PIXELS) -> OpenPicture:
             _check_webp_canvas(start, max_pixels)
             image = _open_other_format(view)
     _check_pixels(image.format, image.width, image.height, max_pixels)
+    if jpeg is not None and jpeg.num_scans() > max_scans:
+        raise PictureFault(
+            f"JPEG with more than {max_scans} scans, each a pass over the picture; "
+            "convert it, or raise max_scans"
+        )
     return OpenPicture(image, jpeg)
 
 

@@ -11,7 +11,14 @@ from PIL import Image
 
 from streamloader.decode.crops import plan_crops
 from streamloader.decode.faults import PictureFault, RowFault
-from streamloader.decode.picture import MAX_PIXELS, OpenPicture, flat_view, load_rgb, open_picture
+from streamloader.decode.picture import (
+    MAX_PIXELS,
+    MAX_SCANS,
+    OpenPicture,
+    flat_view,
+    load_rgb,
+    open_picture,
+)
 from streamloader.decode.pixel_format import PixelFormat
 from streamloader.decode.share import Share
 from streamloader.decode.specs import Transform, output_size
@@ -28,14 +35,18 @@ _PICTURES_PLANNED_AT_ONCE = 32
 class PillowDecoder:
     """Decodes shares of batches: crop and antialiased bilinear resize in one step, then flip.
 
-    One decoder may serve any number of threads; it keeps nothing between calls.
+    One decoder may serve any number of threads; it keeps nothing between calls. A row is written
+    once, when its picture is complete.
 
     Args:
         transform: what to do to each picture; its output size must not depend on the picture.
         pixel_format: the numbers in the batch.
         max_pixels: a picture whose header claims more is a fault, before memory is taken for it.
+        max_scans: a JPEG with more is a fault: each is a pass over the picture.
         counters: told the number of pictures read as ``decode.pictures``, faults included.
     """
+
+    name = "pillow"
 
     def __init__(
         self,
@@ -43,13 +54,17 @@ class PillowDecoder:
         pixel_format: PixelFormat | None = None,
         max_pixels: int = MAX_PIXELS,
         *,
+        max_scans: int = MAX_SCANS,
         counters: Counters | None = None,
     ) -> None:
         if max_pixels < 1:
             raise ConfigError(f"max_pixels must be at least 1, got {max_pixels}")
+        if not 1 <= max_scans < 2**31:
+            raise ConfigError(f"max_scans must be from 1 to {2**31 - 1}, got {max_scans}")
         self.transform = transform
         self.pixel_format = PixelFormat() if pixel_format is None else pixel_format
         self.max_pixels = max_pixels
+        self.max_scans = max_scans
         self._counters = counters
         self.height, self.width = output_size(transform)
         self._tables = None if self.pixel_format.dtype == "uint8" else self.pixel_format.tables()
@@ -57,8 +72,8 @@ class PillowDecoder:
     def decode(self, share: Share) -> list[RowFault]:
         """Fills the share's rows of ``share.out``.
 
-        A row is written once, when its picture is complete. The call looks at ``share.abort``
-        between pictures; after an abort the rest of the rows is as it was.
+        The call looks at ``share.abort`` before each picture; after an abort the remaining rows
+        are as they were.
 
         Returns:
             The pictures that could not be decoded, whose rows are now zero.
@@ -67,7 +82,7 @@ class PillowDecoder:
             ConfigError: ``share.out`` is not [B, height, width, 3] of the pixel format.
             MemoryError: no memory for a picture within ``max_pixels``.
         """
-        self._check_out(share.out)
+        share.check_out(self.height, self.width, self.pixel_format.numpy_dtype)
         faults: list[RowFault] = []
         for first in range(0, len(share.offsets), _PICTURES_PLANNED_AT_ONCE):
             last = min(first + _PICTURES_PLANNED_AT_ONCE, len(share.offsets))
@@ -76,15 +91,6 @@ class PillowDecoder:
             if self._counters is not None:
                 self._counters.add("decode.pictures", last - first)
         return faults
-
-    def _check_out(self, out: npt.NDArray[Any]) -> None:
-        shape = (self.height, self.width, 3)
-        dtype = self.pixel_format.numpy_dtype
-        if out.ndim != 4 or out.shape[1:] != shape or out.dtype != dtype:
-            raise ConfigError(
-                f"this transform fills batches [B, {', '.join(map(str, shape))}] of {dtype}, "
-                f"got {list(out.shape)} of {out.dtype}"
-            )
 
     def _open_headers(
         self, share: Share, places: range, faults: list[RowFault]
@@ -98,7 +104,7 @@ class PillowDecoder:
             start = int(share.offsets[place])
             try:
                 data = view[start : start + int(share.lengths[place])]
-                opened.append((place, open_picture(data, self.max_pixels)))
+                opened.append((place, open_picture(data, self.max_pixels, self.max_scans)))
             except PictureFault as fault:
                 faults.append(_reject(share, place, fault))
         return opened

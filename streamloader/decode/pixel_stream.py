@@ -17,6 +17,7 @@ PNG_START = b"\x89PNG\r\n\x1a\n"
 _SOI_BYTES = 2
 _END_OF_IMAGE = b"\xff\xd9"
 _START_OF_SCAN = 0xDA
+_SCAN_START = bytes([0xFF, _START_OF_SCAN])
 # APP1 to APP13, APP15 and comments. APP0 (JFIF) and APP14 (Adobe) say what the colours are.
 _METADATA_MARKERS = frozenset([*range(0xE1, 0xEE), 0xEF, 0xFE])
 _ARITHMETIC_FRAMES = frozenset([0xC9, 0xCA, 0xCB, 0xCD, 0xCE, 0xCF])
@@ -46,6 +47,10 @@ class JpegStream:
         the end of the picture, whatever follows it.
         """
         return self.data.find(_END_OF_IMAGE, self.scan_offset)
+
+    def num_scans(self) -> int:
+        """How many scans begin, up to the end of the bytes."""
+        return self.data.count(_SCAN_START, self.scan_offset)
 
 
 def jpeg_pixel_stream(view: memoryview) -> JpegStream:

@@ -22,6 +22,21 @@ class AbortFlag(Protocol):
 Abort: TypeAlias = AbortFlag | Callable[[], bool] | None
 
 
+class AbortWord:
+    """An abort flag in memory that a decoder in C can look at without the interpreter."""
+
+    __slots__ = ("word",)
+
+    def __init__(self) -> None:
+        self.word = np.zeros(1, np.int32)
+
+    def set(self) -> None:
+        self.word[0] = 1
+
+    def is_set(self) -> bool:
+        return bool(self.word[0])
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Share:
     """n compressed pictures and the rows of a batch that they belong to.
@@ -80,6 +95,17 @@ class Share:
                 f"got {self.rows.min()} to {self.rows.max()}"
             )
 
+    def check_out(self, height: int, width: int, dtype: str) -> None:
+        """Raises ConfigError unless ``out`` is [B, height, width, 3] of ``dtype``, and writable."""
+        shape = (height, width, 3)
+        if self.out.ndim != 4 or self.out.shape[1:] != shape or self.out.dtype != dtype:
+            raise ConfigError(
+                f"this transform fills batches [B, {', '.join(map(str, shape))}] of {dtype}, "
+                f"got {list(self.out.shape)} of {self.out.dtype}"
+            )
+        if not self.out.flags.writeable:
+            raise ConfigError("a share's batch must be writable, got a read-only array")
+
     def part(self, places: slice | npt.NDArray[np.int64]) -> Share:
         """The pictures at these places of the share, as a share."""
         return replace(
@@ -89,6 +115,10 @@ class Share:
             samples=self.samples[places],
             rows=self.rows[places],
         )
+
+    def into(self, out: npt.NDArray[Any]) -> Share:
+        """The same share for another batch of the same length."""
+        return replace(self, out=out)
 
     @property
     def num_bytes(self) -> int:

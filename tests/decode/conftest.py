@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,14 @@ import numpy.typing as npt
 import pytest
 from PIL import Image
 
-from streamloader.decode import Share
+from streamloader.decode import (
+    NativeDecoder,
+    PillowDecoder,
+    Share,
+    choosing,
+    native_is_built,
+    picture,
+)
 
 _HOSTILE = Path(__file__).parents[1] / "hostile"
 
@@ -75,3 +83,25 @@ def expected() -> dict[str, dict[str, Any]]:
     """What each file of ``hostile_images`` must give, by its path there."""
     loaded: dict[str, dict[str, Any]] = json.loads((_HOSTILE / "expected.json").read_text())
     return loaded
+
+
+@pytest.fixture(params=["native", "pillow"])
+def decoder_name(request: pytest.FixtureRequest) -> str:
+    """Each decoder in turn; the native one where it was built."""
+    if request.param == "native" and not native_is_built():
+        if os.environ.get("STREAMLOADER_REQUIRE_KERNEL") == "1":
+            pytest.fail("the native decoder was not built, and STREAMLOADER_REQUIRE_KERNEL=1")
+        pytest.skip("the native decoder was not built (needs libjpeg-dev)")
+    name: str = request.param
+    return name
+
+
+@pytest.fixture
+def decoder_class(decoder_name: str) -> type[NativeDecoder] | type[PillowDecoder]:
+    return NativeDecoder if decoder_name == "native" else PillowDecoder
+
+
+@pytest.fixture
+def decode_picture(decoder_name: str) -> Callable[..., npt.NDArray[np.uint8]]:
+    """The whole picture as pixels, by each decoder in turn."""
+    return choosing.decode_picture if decoder_name == "native" else picture.decode_picture

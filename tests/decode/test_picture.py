@@ -19,7 +19,7 @@ import numpy.typing as npt
 import pytest
 from PIL import Image, ImageFile
 
-from streamloader.decode import PictureFault, decode_picture
+from streamloader.decode import PictureFault
 
 _HOSTILE = Path(__file__).parents[1] / "hostile"
 _EXPECTED: dict[str, Any] = json.loads((_HOSTILE / "expected.json").read_text())
@@ -63,7 +63,9 @@ def test_the_hostile_set_is_complete() -> None:
 
 
 @pytest.mark.parametrize("name", _DECODED)
-def test_a_good_picture_has_its_size_and_colours(name: str, hostile_images: Path) -> None:
+def test_a_good_picture_has_its_size_and_colours(
+    decode_picture: Any, name: str, hostile_images: Path
+) -> None:
     want = _EXPECTED[name]
     pixels = decode_picture((hostile_images / name).read_bytes())
     assert pixels.dtype == np.uint8
@@ -75,12 +77,16 @@ def test_a_good_picture_has_its_size_and_colours(name: str, hostile_images: Path
 
 
 @pytest.mark.parametrize("name", _REJECTED)
-def test_a_bad_picture_is_refused_by_its_true_name(name: str, hostile_images: Path) -> None:
+def test_a_bad_picture_is_refused_by_its_true_name(
+    decode_picture: Any, name: str, hostile_images: Path
+) -> None:
     with pytest.raises(PictureFault, match=REASONS[name]):
         decode_picture((hostile_images / name).read_bytes())
 
 
-def test_a_huge_claim_costs_neither_time_nor_memory(hostile_images: Path) -> None:
+def test_a_huge_claim_costs_neither_time_nor_memory(
+    decode_picture: Any, hostile_images: Path
+) -> None:
     data = (hostile_images / "size/claims_65500x65500.jpg").read_bytes()
     before_kib = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     start_s = time.monotonic()
@@ -91,7 +97,9 @@ def test_a_huge_claim_costs_neither_time_nor_memory(hostile_images: Path) -> Non
 
 
 @pytest.mark.parametrize("kind", ["JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF"])
-def test_the_pixel_limit_counts_for_every_format(kind: str, photo: Any, encoded: Any) -> None:
+def test_the_pixel_limit_counts_for_every_format(
+    decode_picture: Any, kind: str, photo: Any, encoded: Any
+) -> None:
     data = encoded(photo(40, 30), kind)
     assert decode_picture(data, max_pixels=1200).shape == (30, 40, 3)
     with pytest.raises(PictureFault, match="claims 40x30 pixels, more than max_pixels 1199"):
@@ -100,7 +108,11 @@ def test_the_pixel_limit_counts_for_every_format(kind: str, photo: Any, encoded:
 
 @pytest.mark.parametrize("options", [{"lossless": True}, {"quality": 80}, {"exif": b"Exif\0\0"}])
 def test_a_webp_is_measured_before_its_canvas_is_allocated(
-    options: dict[str, Any], photo: Any, encoded: Any, monkeypatch: pytest.MonkeyPatch
+    decode_picture: Any,
+    options: dict[str, Any],
+    photo: Any,
+    encoded: Any,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     from PIL import WebPImagePlugin
 
@@ -112,7 +124,7 @@ def test_a_webp_is_measured_before_its_canvas_is_allocated(
 
 @pytest.mark.parametrize("kind", ["JPEG", "PNG", "GIF", "WEBP"])
 def test_pillows_own_limit_neither_warns_nor_refuses(
-    kind: str, photo: Any, encoded: Any, monkeypatch: pytest.MonkeyPatch
+    decode_picture: Any, kind: str, photo: Any, encoded: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It is a global of Pillow's; ours is an argument, and may be higher."""
     data = encoded(photo(40, 30), kind)
@@ -123,7 +135,7 @@ def test_pillows_own_limit_neither_warns_nor_refuses(
 
 
 def test_a_limit_that_a_driver_insists_on_is_a_fault(
-    photo: Any, encoded: Any, monkeypatch: pytest.MonkeyPatch
+    decode_picture: Any, photo: Any, encoded: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     data = encoded(photo(32, 32), "ICO")
     monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 10)
@@ -131,7 +143,7 @@ def test_a_limit_that_a_driver_insists_on_is_a_fault(
         decode_picture(data)
 
 
-def test_metadata_faults_neither_reject_nor_warn(hostile_images: Path) -> None:
+def test_metadata_faults_neither_reject_nor_warn(decode_picture: Any, hostile_images: Path) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         for name in ("exif/corrupt_ifd.jpg", "exif/xmp_not_utf8.jpg", "stream/mpo.jpg"):
@@ -141,7 +153,7 @@ def test_metadata_faults_neither_reject_nor_warn(hostile_images: Path) -> None:
 @pytest.mark.parametrize("size", [0, 1, 10, 65_000])
 @pytest.mark.parametrize("marker", [0xE1, 0xE2, 0xED, 0xEF, 0xFE])
 def test_jpeg_metadata_of_any_size_changes_no_pixel(
-    size: int, marker: int, photo: Any, encoded: Any
+    decode_picture: Any, size: int, marker: int, photo: Any, encoded: Any
 ) -> None:
     plain = encoded(photo(48, 32))
     # A whole picture and marker-like bytes inside: a walk that searches would stop there.
@@ -154,7 +166,7 @@ def test_jpeg_metadata_of_any_size_changes_no_pixel(
 
 @pytest.mark.parametrize("kind", [b"tEXt", b"iCCP", b"eXIf", b"gAMA", b"acTL", b"prVt"])
 def test_a_broken_ancillary_png_chunk_changes_no_pixel(
-    kind: bytes, photo: Any, encoded: Any
+    decode_picture: Any, kind: bytes, photo: Any, encoded: Any
 ) -> None:
     plain = encoded(photo(48, 32), "PNG")
     header_end = 8 + 25
@@ -164,7 +176,9 @@ def test_a_broken_ancillary_png_chunk_changes_no_pixel(
         assert np.array_equal(decode_picture(broken), decode_picture(plain))
 
 
-def test_transparency_is_dropped_without_blending_or_warning(encoded: Any) -> None:
+def test_transparency_is_dropped_without_blending_or_warning(
+    decode_picture: Any, encoded: Any
+) -> None:
     palette = Image.new("P", (6, 4), 1)
     palette.putpalette([0, 0, 0, 200, 60, 50])
     colour = Image.new("RGBA", (6, 4), (200, 60, 50, 0))
@@ -182,13 +196,13 @@ def test_transparency_is_dropped_without_blending_or_warning(encoded: Any) -> No
 
 
 @pytest.mark.parametrize("kind", ["PNG", "TIFF", "PPM"])
-def test_sixteen_bit_grey_keeps_the_high_byte(kind: str, encoded: Any) -> None:
+def test_sixteen_bit_grey_keeps_the_high_byte(decode_picture: Any, kind: str, encoded: Any) -> None:
     values = np.arange(0, 65_536, 16, dtype=np.uint16).reshape(64, 64)
     pixels = decode_picture(encoded(Image.fromarray(values), kind))
     assert np.array_equal(pixels, np.repeat((values >> 8)[:, :, None], 3, axis=2))
 
 
-def test_sixteen_bit_rgb_png_keeps_the_high_byte() -> None:
+def test_sixteen_bit_rgb_png_keeps_the_high_byte(decode_picture: Any) -> None:
     values = np.random.default_rng(0).integers(0, 65_536, (5, 7, 3), np.uint16)
     lines = b"".join(b"\0" + line.astype(">u2").tobytes() for line in values)
     header = struct.pack(">IIBBBBB", 7, 5, 16, 2, 0, 0, 0)
@@ -198,20 +212,22 @@ def test_sixteen_bit_rgb_png_keeps_the_high_byte() -> None:
 
 
 @pytest.mark.parametrize("mode", ["I", "F"])
-def test_samples_without_a_range_are_refused(mode: str, encoded: Any) -> None:
+def test_samples_without_a_range_are_refused(decode_picture: Any, mode: str, encoded: Any) -> None:
     with pytest.raises(PictureFault, match="TIFF with 32-bit samples"):
         decode_picture(encoded(Image.new(mode, (4, 4)), "TIFF"))
 
 
 @pytest.mark.parametrize("mode", ["1", "L", "LA"])
-def test_grey_becomes_three_equal_channels(mode: str, encoded: Any) -> None:
+def test_grey_becomes_three_equal_channels(decode_picture: Any, mode: str, encoded: Any) -> None:
     pixels = decode_picture(encoded(Image.new(mode, (5, 3), 255), "PNG"))
     assert pixels.shape == (3, 5, 3)
     assert (pixels == 255).all()
 
 
 @pytest.mark.parametrize("size", [(1, 1), (2, 1), (1, 64), (7, 5), (17, 33)])
-def test_odd_sizes_are_exact(size: tuple[int, int], photo: Any, encoded: Any) -> None:
+def test_odd_sizes_are_exact(
+    decode_picture: Any, size: tuple[int, int], photo: Any, encoded: Any
+) -> None:
     data = encoded(photo(*size), subsampling="4:2:0")
     reference = np.asarray(Image.open(io.BytesIO(data)))
     assert np.array_equal(decode_picture(data), reference)
@@ -222,7 +238,7 @@ def test_odd_sizes_are_exact(size: tuple[int, int], photo: Any, encoded: Any) ->
     "options", [{}, {"subsampling": "4:4:4"}, {"restart_marker_blocks": 4}, {"grey": True}]
 )
 def test_a_scan_that_was_cut_and_closed_again_is_refused(
-    share: float, options: dict[str, Any], photo: Any, encoded: Any
+    decode_picture: Any, share: float, options: dict[str, Any], photo: Any, encoded: Any
 ) -> None:
     image = photo(160, 120)
     options = dict(options)
@@ -243,7 +259,7 @@ def test_a_scan_that_was_cut_and_closed_again_is_refused(
 )
 @pytest.mark.parametrize("mode", ["RGB", "L", "CMYK"])
 def test_a_picture_that_ends_in_mid_grey_is_not_taken_for_a_cut_one(
-    mode: str, options: dict[str, Any], photo: Any, encoded: Any
+    decode_picture: Any, mode: str, options: dict[str, Any], photo: Any, encoded: Any
 ) -> None:
     image = photo(80, 64)
     image.paste((128, 128, 128), (16, 16, 80, 64))
@@ -254,7 +270,9 @@ def test_a_picture_that_ends_in_mid_grey_is_not_taken_for_a_cut_one(
     assert decode_picture(data + b"trailing").shape == (64, 80, 3)
 
 
-def test_a_document_that_runs_a_program_is_never_opened(photo: Any, encoded: Any) -> None:
+def test_a_document_that_runs_a_program_is_never_opened(
+    decode_picture: Any, photo: Any, encoded: Any
+) -> None:
     with pytest.raises(PictureFault, match="EPS: a program that draws"):
         decode_picture(encoded(photo(8, 8), "EPS"))
 
@@ -275,12 +293,12 @@ def test_a_document_that_runs_a_program_is_never_opened(photo: Any, encoded: Any
         (b"\0\x01\x02\x03", r"unknown format \(starts 00 01 02 03\)"),
     ],
 )
-def test_what_is_no_picture_is_named(data: bytes, name: str) -> None:
+def test_what_is_no_picture_is_named(decode_picture: Any, data: bytes, name: str) -> None:
     with pytest.raises(PictureFault, match=name):
         decode_picture(data)
 
 
-def test_any_buffer_is_read_and_none_is_kept(photo: Any, encoded: Any) -> None:
+def test_any_buffer_is_read_and_none_is_kept(decode_picture: Any, photo: Any, encoded: Any) -> None:
     data = encoded(photo(20, 10))
     owned = bytearray(data)
     arrays = [memoryview(data), np.frombuffer(data, np.uint8), owned]
@@ -293,7 +311,7 @@ def test_any_buffer_is_read_and_none_is_kept(photo: Any, encoded: Any) -> None:
 @pytest.mark.filterwarnings("ignore::UserWarning:PIL.TiffImagePlugin")
 @pytest.mark.parametrize("kind", ["JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF", "AVIF"])
 def test_random_damage_is_a_fault_or_a_picture_and_nothing_else(
-    kind: str, photo: Any, encoded: Any
+    decode_picture: Any, kind: str, photo: Any, encoded: Any
 ) -> None:
     data = encoded(photo(24, 20), kind)
     draw = random.Random(kind)

@@ -12,7 +12,7 @@ import torch
 from picture_sets import NUM_PICTURES, picture, write_pictures
 
 from streamloader import CenterCrop, ConfigError, RandomResizedCrop, StreamLoader
-from streamloader.decode import decode_picture
+from streamloader.decode import decode_picture, native_is_built
 
 
 def loader(dataset, **options):
@@ -192,7 +192,7 @@ def test_stats_tell_counts_times_and_memory(pictures):
     assert stats["counters"]["storage.bytes_read"] >= stats["counters"]["fetch.bytes"]
     assert stats["times_ms"]["decode.share_s"]["count"] > 0
     assert stats["memory_bytes"]["used"]["blocks_peak"] > 0
-    assert stats["decoder"] == "pillow"
+    assert stats["decoder"] == ("native" if native_is_built() else "pillow")
 
 
 def test_a_split_that_does_not_exist_is_refused(pictures):

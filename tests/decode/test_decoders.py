@@ -1,9 +1,10 @@
-"""Shares of batches: what is written where, and what happens to a bad picture."""
+"""Shares of batches, by each decoder: what is written where, and what becomes of a bad picture."""
 
 from __future__ import annotations
 
 import io
 import threading
+import time
 import weakref
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ from PIL import Image
 from streamloader.decode import (
     CenterCrop,
     Compose,
+    Decoder,
     PillowDecoder,
     PixelFormat,
     RandomResizedCrop,
@@ -74,14 +76,14 @@ def test_pixels_are_pillows_own_resize_of_the_planned_box(
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32"])
 def test_float_pixels_are_the_normalised_uint8_pixels(
-    dtype: Any, pictures: list[bytes], share_of: Any
+    decoder_class: Any, dtype: Any, pictures: list[bytes], share_of: Any
 ) -> None:
     spec = RandomResizedCrop(16, flip=0.5)
     pixels = np.zeros((4, 16, 16, 3), np.uint8)
-    PillowDecoder(spec).decode(share_of(pictures[:4], pixels))
+    decoder_class(spec).decode(share_of(pictures[:4], pixels))
     pixel_format = PixelFormat(dtype, MEAN, STD)
     out = np.zeros(pixels.shape, pixel_format.numpy_dtype)
-    assert PillowDecoder(spec, pixel_format).decode(share_of(pictures[:4], out)) == []
+    assert decoder_class(spec, pixel_format).decode(share_of(pictures[:4], out)) == []
     want = (pixels.astype(np.float32) / np.float32(255) - np.float32(MEAN)) / np.float32(STD)
     if dtype == "bfloat16":
         # To nearest: at most half a unit in the eighth bit, of the float32 the bits stand for.
@@ -94,7 +96,7 @@ def test_float_pixels_are_the_normalised_uint8_pixels(
 class DecodeJob:
     """A batch whose rows are dealt to shares, as the loader deals them."""
 
-    def __init__(self, decoder: PillowDecoder, whole: Share, num_shares: int) -> None:
+    def __init__(self, decoder: Decoder, whole: Share, num_shares: int) -> None:
         self.num_shares = num_shares
         self.faults: list[RowFault] = []
         self.finished = threading.Event()
@@ -126,9 +128,9 @@ class DecodeJob:
 
 
 def test_bytes_do_not_depend_on_workers_or_on_the_split(
-    pictures: list[bytes], share_of: Any
+    decoder_class: Any, pictures: list[bytes], share_of: Any
 ) -> None:
-    decoder = PillowDecoder(RandomResizedCrop(24, flip=0.5), PixelFormat("float16", MEAN, STD))
+    decoder = decoder_class(RandomResizedCrop(24, flip=0.5), PixelFormat("float16", MEAN, STD))
     data = [*pictures[:7], b"no picture", *pictures[8:]]
     seen = []
     for workers, num_shares in [(1, 1), (2, 2), (4, 4), (16, 16), (4, 7), (3, 40)]:
@@ -144,11 +146,11 @@ def test_bytes_do_not_depend_on_workers_or_on_the_split(
 
 
 def test_a_bad_picture_is_reported_and_its_row_is_zero(
-    pictures: list[bytes], share_of: Any
+    decoder_class: Any, pictures: list[bytes], share_of: Any
 ) -> None:
     bad = [b"", b"<html>", pictures[0][: len(pictures[0]) // 2], pictures[2][:-40], b"\xff\xd8\xff"]
     data = [*bad, *pictures[:3]]
-    decoder = PillowDecoder(Resize((8, 8)))
+    decoder = decoder_class(Resize((8, 8)))
     out = np.full((8, 8, 8, 3), 77, np.uint8)
     faults = decoder.decode(share_of(data, out, samples=np.arange(8) + 100))
     assert sorted((fault.row, fault.sample) for fault in faults) == [(i, 100 + i) for i in range(5)]
@@ -160,12 +162,12 @@ def test_a_bad_picture_is_reported_and_its_row_is_zero(
 
 
 def test_every_hostile_picture_ends_as_expected_in_a_share(
-    expected: dict[str, Any], hostile_images: Path, share_of: Any
+    decoder_class: Any, expected: dict[str, Any], hostile_images: Path, share_of: Any
 ) -> None:
     names = sorted(expected)
     data = [(hostile_images / name).read_bytes() for name in names]
     out = np.full((len(names), 32, 48, 3), 11, np.uint8)
-    faults = PillowDecoder(Resize((32, 48))).decode(share_of(data, out))
+    faults = decoder_class(Resize((32, 48))).decode(share_of(data, out))
     refused = {names[fault.row]: fault for fault in faults}
     assert set(refused) == {name for name in names if expected[name]["outcome"] == "reject"}
     for row, name in enumerate(names):
@@ -178,9 +180,11 @@ def test_every_hostile_picture_ends_as_expected_in_a_share(
             assert got == pytest.approx(want["mean_rgb"], abs=want["tol"])
 
 
-def test_the_pixel_limit_of_the_decoder_counts(pictures: list[bytes], share_of: Any) -> None:
+def test_the_pixel_limit_of_the_decoder_counts(
+    decoder_class: Any, pictures: list[bytes], share_of: Any
+) -> None:
     out = np.empty((1, 4, 4, 3), np.uint8)
-    faults = PillowDecoder(Resize((4, 4)), max_pixels=2099).decode(share_of(pictures[:1], out))
+    faults = decoder_class(Resize((4, 4)), max_pixels=2099).decode(share_of(pictures[:1], out))
     assert [(fault.row, fault.sample) for fault in faults] == [(0, 0)]
     assert "claims 30x70 pixels, more than max_pixels 2099" in faults[0].reason
 
@@ -237,17 +241,17 @@ def test_want_of_memory_is_not_blamed_on_the_picture(
     assert "sample 0, 30x70 pixels" in caught.value.__notes__[0]
 
 
-def test_pictures_are_counted(pictures: list[bytes], share_of: Any) -> None:
+def test_pictures_are_counted(decoder_class: Any, pictures: list[bytes], share_of: Any) -> None:
     counters = Counters()
     out = np.empty((3, 8, 8, 3), np.uint8)
-    decoder = PillowDecoder(Resize((8, 8)), counters=counters)
+    decoder = decoder_class(Resize((8, 8)), counters=counters)
     decoder.decode(share_of([pictures[0], b"bad", pictures[1]], out))
     assert counters.count("decode.pictures") == 3
 
 
-def test_an_empty_share_is_nothing_to_do(share_of: Any) -> None:
+def test_an_empty_share_is_nothing_to_do(decoder_class: Any, share_of: Any) -> None:
     out = np.full((2, 8, 8, 3), 5, np.uint8)
-    assert PillowDecoder(Resize((8, 8))).decode(share_of([], out)) == []
+    assert decoder_class(Resize((8, 8))).decode(share_of([], out)) == []
     assert (out == 5).all()
 
 
@@ -261,10 +265,10 @@ def test_an_empty_share_is_nothing_to_do(share_of: Any) -> None:
     ],
 )
 def test_a_batch_of_another_layout_is_refused(
-    out: npt.NDArray[Any], pictures: list[bytes], share_of: Any
+    decoder_class: Any, out: npt.NDArray[Any], pictures: list[bytes], share_of: Any
 ) -> None:
     with pytest.raises(ConfigError, match=r"fills batches \[B, 8, 8, 3\] of uint8, got"):
-        PillowDecoder(Resize((8, 8))).decode(share_of(pictures[:1], out))
+        decoder_class(Resize((8, 8))).decode(share_of(pictures[:1], out))
 
 
 @pytest.mark.parametrize(
@@ -287,8 +291,51 @@ def test_a_share_that_reaches_outside_its_buffers_is_refused(
         share_of(pictures[:2], out, **{field: np.array(values, np.int64)})
 
 
-def test_a_transform_without_one_output_size_is_refused_at_once() -> None:
+def test_a_read_only_batch_is_refused(
+    decoder_class: Any, pictures: list[bytes], share_of: Any
+) -> None:
+    out = np.zeros((1, 8, 8, 3), np.uint8)
+    out.flags.writeable = False
+    with pytest.raises(ConfigError, match="must be writable"):
+        decoder_class(Resize((8, 8))).decode(share_of(pictures[:1], out))
+
+
+def test_a_batch_whose_rows_are_not_packed_is_filled_too(
+    decoder_class: Any, pictures: list[bytes], share_of: Any
+) -> None:
+    decoder = decoder_class(Resize((8, 8)))
+    packed = np.zeros((5, 8, 8, 3), np.uint8)
+    decoder.decode(share_of(pictures[:4], packed))
+    planes = np.zeros((5, 3, 8, 8), np.uint8)
+    strided = np.zeros((10, 8, 8, 3), np.uint8)
+    for out in (planes.transpose(0, 2, 3, 1), strided[::2]):
+        assert decoder.decode(share_of(pictures[:4], out)) == []
+        assert np.array_equal(out, packed)
+    assert not strided[1::2].any()
+
+
+def test_more_scans_than_allowed_are_refused_before_they_cost_time(
+    decoder_class: Any, photo: Any, encoded: Any, share_of: Any
+) -> None:
+    data = encoded(photo(400, 400), progressive=True)
+    last_scan = data.rindex(b"\xff\xda")
+    many = data[:-2] + data[last_scan:-2] * 1000 + data[-2:]
+    out = np.zeros((2, 8, 8, 3), np.uint8)
+    start_s = time.thread_time()
+    faults = decoder_class(Resize((8, 8))).decode(share_of([data, many], out))
+    assert time.thread_time() - start_s < 0.5
+    assert [(fault.row, fault.reason) for fault in faults] == [
+        (
+            1,
+            "JPEG with more than 100 scans, each a pass over the picture; convert it, or raise "
+            "max_scans",
+        )
+    ]
+    assert len(decoder_class(Resize((8, 8)), max_scans=9).decode(share_of([data], out))) == 1
+
+
+def test_a_transform_without_one_output_size_is_refused_at_once(decoder_class: Any) -> None:
     with pytest.raises(ConfigError, match="add CenterCrop"):
-        PillowDecoder(Resize(256))
+        decoder_class(Resize(256))
     with pytest.raises(ConfigError, match="max_pixels must be at least 1, got 0"):
-        PillowDecoder(CenterCrop(8), max_pixels=0)
+        decoder_class(CenterCrop(8), max_pixels=0)

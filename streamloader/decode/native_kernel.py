@@ -1,0 +1,174 @@
+"""The kernel in C as functions on arrays: a thin binding, and whether it was built."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from streamloader.decode.crops import exp_halvings
+from streamloader.decode.faults import PictureFault
+from streamloader.decode.share import AbortWord, Share
+from streamloader.decode.specs import RandomResizedCrop, Resize, Size, Step, size_of
+from streamloader.errors import ConfigError
+
+try:
+    from streamloader.decode._native import ffi as ffi
+    from streamloader.decode._native import lib as lib
+except ImportError as error:
+    MISSING: ImportError | None = error
+else:
+    MISSING = None
+
+
+class Task:
+    """A transform in C, with the limits on pictures and the numbers that stand for pixels.
+
+    Args:
+        steps: of the transform, without nesting.
+        keys: of the random numbers of each step.
+        size: (height, width) of each picture in the batch.
+        tables: [3, 256], what stands for each byte value in each channel; None for the bytes.
+        max_pixels, max_scans: limits checked on the header.
+    """
+
+    __slots__ = ("_owned", "pointer")
+
+    def __init__(
+        self,
+        steps: tuple[Step, ...],
+        keys: tuple[int, ...],
+        size: Size,
+        tables: npt.NDArray[Any] | None,
+        max_pixels: int,
+        max_scans: int,
+    ) -> None:
+        c_steps = ffi.new("sl_step[]", max(1, len(steps)))
+        for number, step in enumerate(steps):
+            _fill_step(c_steps[number], step, keys[number])
+        table = ffi.NULL if tables is None else ffi.from_buffer(np.ascontiguousarray(tables))
+        self.pointer = ffi.new("sl_task *")
+        self.pointer.steps = c_steps
+        self.pointer.num_steps = len(steps)
+        self.pointer.height, self.pointer.width = size
+        self.pointer.element_bytes = 1 if tables is None else tables.itemsize
+        self.pointer.table = table
+        self.pointer.max_pixels = min(max_pixels, 2**62)
+        self.pointer.max_scans = max_scans
+        self._owned = (c_steps, table)
+
+
+def open_scratch(simd: str | None = None) -> Any:
+    """The memory of one thread, freed with the last reference to it.
+
+    Raises:
+        ConfigError: this processor has no such ``simd``.
+    """
+    opened = lib.sl_open(ffi.NULL if simd is None else simd.encode())
+    if opened != ffi.NULL:
+        return ffi.gc(opened, lib.sl_close)
+    if simd is None:
+        raise MemoryError("no memory for a decoder's state")
+    raise ConfigError(f"this processor or build has no simd {simd!r}; leave it out for the best")
+
+
+def decode_share(
+    scratch: Any, task: Task, share: Share, abort: AbortWord | None
+) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.uint8]]:
+    """Fills the rows of the share's JPEGs; each row of ``share.out`` must be C-contiguous.
+
+    Returns:
+        int32 [n], an ``sl_status`` each; uint8 [n, SL_MESSAGE_BYTES], the reasons of faults.
+    """
+    count = len(share.offsets)
+    status = np.empty(count, np.int32)
+    messages = np.zeros((count, lib.SL_MESSAGE_BYTES), np.uint8)
+    columns = [
+        np.ascontiguousarray(values, np.int64)
+        for values in (share.offsets, share.lengths, share.samples, share.rows)
+    ]
+    c_share = ffi.new("sl_share *")
+    c_share.count = count
+    data = ffi.from_buffer("uint8_t[]", share.data)
+    c_share.data = data
+    c_share.offsets, c_share.lengths, c_share.samples, c_share.rows = (
+        ffi.from_buffer("int64_t[]", values) for values in columns
+    )
+    c_share.out = ffi.cast("uint8_t *", share.out.ctypes.data)
+    c_share.row_stride = share.out.strides[0]
+    c_share.abort = ffi.NULL if abort is None else ffi.from_buffer("int32_t[]", abort.word)
+    c_share.status = ffi.from_buffer("int32_t[]", status)
+    c_share.messages = ffi.from_buffer("char[]", messages)
+    lib.sl_decode_share(scratch, task.pointer, c_share)
+    return status, messages
+
+
+def plan(task: Task, width: int, height: int, sample: int) -> tuple[float, ...]:
+    """(x0, y0, x1, y1, flip) of a picture of this size, as ``plan_crops`` gives them."""
+    pointer = task.pointer
+    box = lib.sl_plan(pointer.steps, pointer.num_steps, width, height, sample)
+    return box.x0, box.y0, box.x1, box.y1, bool(box.flip)
+
+
+def scratch_bytes(scratch: Any) -> int:
+    """Memory held between calls, in bytes."""
+    return int(lib.sl_scratch_bytes(scratch))
+
+
+def read_size(view: memoryview, max_pixels: int, max_scans: int) -> Size | None:
+    """(height, width) of the JPEG in ``view``, or None if it is none.
+
+    Raises:
+        PictureFault: its header is broken, or breaks a limit.
+    """
+    task = Task((), (), (1, 1), None, max_pixels, max_scans)
+    width, height = ffi.new("int32_t *"), ffi.new("int32_t *")
+    message = ffi.new("char[]", lib.SL_MESSAGE_BYTES)
+    data = ffi.from_buffer("uint8_t[]", view)
+    status = lib.sl_read_size(open_scratch(), task.pointer, data, len(view), width, height, message)
+    if status == lib.SL_NOT_JPEG:
+        return None
+    reason = text_of(ffi.string(message))
+    if status == lib.SL_NO_MEMORY:
+        raise MemoryError(reason)
+    if status == lib.SL_FAULT:
+        raise PictureFault(reason)
+    return height[0], width[0]
+
+
+def simd_name(scratch: Any) -> str:
+    """Which vector instructions a decoder with this memory uses."""
+    return text_of(ffi.string(lib.sl_simd(scratch)))
+
+
+def libjpeg_name() -> str:
+    """The libjpeg that the kernel was built for, such as "libjpeg-turbo 2.1.5"."""
+    return text_of(ffi.string(lib.sl_libjpeg()))
+
+
+def text_of(message: bytes) -> str:
+    """A message of C up to its first zero byte."""
+    return message.split(b"\0", 1)[0].decode("utf-8", "replace")
+
+
+def _fill_step(c_step: Any, step: Step, key: int) -> None:
+    if isinstance(step, Resize) and isinstance(step.size, int):
+        c_step.kind = lib.SL_RESIZE_SHORT_SIDE
+        c_step.height = step.size
+        return
+    c_step.height, c_step.width = size_of(step.size)
+    if isinstance(step, Resize):
+        c_step.kind = lib.SL_RESIZE
+    elif isinstance(step, RandomResizedCrop):
+        logarithms = [math.log(limit) for limit in step.ratio]
+        c_step.kind = lib.SL_RANDOM_RESIZED_CROP
+        c_step.scale = step.scale
+        c_step.ratio = step.ratio
+        c_step.log_ratio = logarithms
+        c_step.exp_halvings = exp_halvings(max(map(abs, logarithms)))
+        c_step.flip = step.flip
+        c_step.key = key
+    else:
+        c_step.kind = lib.SL_CENTER_CROP
