@@ -268,9 +268,7 @@ def main() -> None:
         print(json.dumps(results, indent=2))
         return
     simd = NativeDecoder(CenterCrop(SIDE)).simd
-    print(
-        f"{platform.machine()}, {simd}, {native_kernel.libjpeg_name()}, Pillow {PIL.__version__}"
-    )
+    print(f"{platform.machine()}, {simd}, {native_kernel.libjpeg_name()}, Pillow {PIL.__version__}")
     for result in results:
         print(
             f"\n{result['pictures']}; {result['transform']}; medians of {arguments.rounds} rounds"

@@ -25,7 +25,6 @@ from streamloader.decode import (
     PixelFormat,
     RandomResizedCrop,
     Resize,
-    native_is_built,
     native_kernel,
     plan_crops,
 )
@@ -39,11 +38,7 @@ CENTRAL = Compose([Resize(60), CenterCrop(52)])
 SAMPLINGS = ["4:4:4", "4:2:2", "4:2:0"]
 
 
-@pytest.fixture(autouse=True)
-def _built(request: pytest.FixtureRequest) -> None:
-    if not native_is_built():
-        request.getfixturevalue("decoder_name")
-        pytest.skip("the native decoder was not built (needs libjpeg-dev)")
+pytestmark = pytest.mark.usefixtures("native_built")
 
 
 def decoded(decoder: Any, data: list[bytes], share_of: Any, **fields: Any) -> Pixels:
