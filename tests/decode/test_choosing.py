@@ -15,7 +15,6 @@ from streamloader.decode import (
     RandomResizedCrop,
     Resize,
     decode_picture,
-    native_is_built,
     native_kernel,
     open_decoder,
 )
@@ -64,7 +63,7 @@ def test_each_name_opens_its_decoder(decoder_name: str, caplog: pytest.LogCaptur
     assert not caplog.records
 
 
-@pytest.mark.skipif(not native_is_built(), reason="the native decoder was not built")
+@pytest.mark.usefixtures("native_built")
 def test_both_decoders_agree_on_every_hostile_picture(
     expected: dict[str, Any], hostile_images: Path, share_of: Any
 ) -> None:

@@ -6,6 +6,7 @@ import io
 import random
 import re
 import threading
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -24,7 +25,6 @@ from streamloader.decode import (
     PixelFormat,
     RandomResizedCrop,
     Resize,
-    native_is_built,
     native_kernel,
     plan_crops,
 )
@@ -38,11 +38,7 @@ CENTRAL = Compose([Resize(60), CenterCrop(52)])
 SAMPLINGS = ["4:4:4", "4:2:2", "4:2:0"]
 
 
-@pytest.fixture(autouse=True)
-def _built(request: pytest.FixtureRequest) -> None:
-    if not native_is_built():
-        request.getfixturevalue("decoder_name")
-        pytest.skip("the native decoder was not built (needs libjpeg-dev)")
+pytestmark = pytest.mark.usefixtures("native_built")
 
 
 def decoded(decoder: Any, data: list[bytes], share_of: Any, **fields: Any) -> Pixels:
@@ -215,16 +211,29 @@ def test_kinds_that_cannot_be_decoded_are_named(
 
 
 def test_an_abort_word_is_seen_within_a_call(photo: Any, encoded: Any, share_of: Any) -> None:
-    data = [encoded(photo(600, 600))] * 200
-    decoder = NativeDecoder(RandomResizedCrop(16))
+    data, count = encoded(photo(600, 600)), 3000
+    decoder = NativeDecoder(Resize((16, 16)))
     abort = AbortWord()
-    out = np.full((200, 16, 16, 3), 77, np.uint8)
-    timer = threading.Timer(0.02, abort.set)
-    timer.start()
-    assert decoder.decode(share_of(data, out, abort=abort)) == []
-    timer.join()
+    out = np.full((count, 16, 16, 3), 77, np.uint8)
+    rows = np.arange(count)
+    whole = share_of([data], out, abort=abort)
+    whole = replace(
+        whole,
+        offsets=np.zeros(count, np.int64),
+        lengths=np.full(count, len(data)),
+        samples=rows,
+        rows=rows,
+    )
+    faults: list[Any] = []
+    worker = threading.Thread(target=lambda: faults.extend(decoder.decode(whole)))
+    worker.start()
+    while (out[0] == 77).all():
+        assert worker.is_alive()
+    abort.set()
+    worker.join()
     untouched = (out == 77).all(axis=(1, 2, 3))
-    assert 0 < untouched.sum() < 200
+    assert not faults
+    assert 0 < untouched.sum() < count
     assert (np.diff(untouched.astype(int)) >= 0).all(), "in order, and none after the abort"
 
 
