@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 import threading
 import time
 import weakref
-from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -415,9 +416,14 @@ class _EpochIterator(Iterator[Batch], AsyncIterator[Batch]):
         self._run.stop()
         self._delivery.end(self._run)
 
-    def __del__(self) -> None:
-        if not self._ended:
-            outside_own_threads(self.end)
+    def __del__(
+        self,
+        # Bound here, since the module may be taken apart before the last iterator.
+        is_finalizing: Callable[[], bool] = sys.is_finalizing,
+        outside: Callable[[Callable[[], None]], None] = outside_own_threads,
+    ) -> None:
+        if not self._ended and not is_finalizing():  # at exit the engine has ended the run
+            outside(self.end)
 
 
 def _parse_digest(digest: str) -> int:
