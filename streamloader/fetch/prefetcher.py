@@ -21,7 +21,7 @@ from streamloader.monitor import Counters
 from streamloader.order import BatchPlan, RankPlan, Selection
 
 _MAX_PLANNED = 256
-_ROWS_PER_STRETCH = 8192
+_ROWS_PER_STRETCH = 32_768
 
 
 @dataclass(slots=True)

@@ -18,7 +18,7 @@ from streamloader.order.spec import checked_int
 LastBatch: TypeAlias = Literal["pad", "drop", "partial"]
 LAST_BATCH_RULES = ("pad", "drop", "partial")
 _MAX_BATCH = 1 << 31
-_STRETCH_ROWS = 4096
+_STRETCH_ROWS = 16_384
 
 
 @dataclass(frozen=True, slots=True, eq=False)
