@@ -191,8 +191,7 @@ class StreamLoader:
             self._check_open()
             self._check_world()
             self._end_iterator()
-            epoch_over = self._cursor.position and not self._left_over()
-            if epoch_over or not self._fresh:
+            if not self._fresh or (self._cursor.position and not self._left_over()):
                 self._cursor = self._blank_state(self._cursor.epoch + 1)
             self._fresh = False
             iterator = _EpochIterator(self, self._new_run())

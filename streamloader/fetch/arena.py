@@ -24,7 +24,7 @@ class Arena:
     """
 
     def __init__(self, nbytes: int) -> None:
-        self.nbytes = max(_aligned(nbytes), mmap.PAGESIZE)
+        self.nbytes = max(_cut(nbytes), mmap.PAGESIZE)
         self._map = mmap.mmap(-1, self.nbytes)
         self.array: npt.NDArray[np.uint8] = np.frombuffer(self._map, dtype=np.uint8)
         self._free_starts = [0]
@@ -35,7 +35,7 @@ class Arena:
 
     def allocate(self, nbytes: int) -> int | None:
         """Offset of a free run of ``nbytes``, aligned to 64 bytes; None if there is none."""
-        wanted = _aligned(nbytes)
+        wanted = _cut(nbytes)
         fits = (place for place, size in enumerate(self._free_sizes) if size >= wanted)
         place = next(fits, None)
         if place is None:
@@ -53,7 +53,7 @@ class Arena:
 
     def shrink(self, start: int, nbytes: int) -> None:
         """Gives back what lies behind the first ``nbytes`` of an allocation."""
-        kept = _aligned(nbytes)
+        kept = _cut(nbytes)
         surplus = self._used[start] - kept
         if surplus > 0:
             self._used[start] = kept
@@ -82,5 +82,11 @@ class Arena:
             self._free_sizes.insert(place, size)
 
 
-def _aligned(nbytes: int) -> int:
-    return max(ALIGN_BYTES, -(-nbytes // ALIGN_BYTES) * ALIGN_BYTES)
+def aligned(nbytes: int) -> int:
+    """``nbytes`` rounded up to a multiple of 64."""
+    return -(-nbytes // ALIGN_BYTES) * ALIGN_BYTES
+
+
+def _cut(nbytes: int) -> int:
+    """Bytes of an allocation: at least one unit, so that each has an address of its own."""
+    return max(ALIGN_BYTES, aligned(nbytes))

@@ -21,9 +21,8 @@ from streamloader.dts import (
     default_bytes,
 )
 from streamloader.errors import ShardError
+from streamloader.fetch.arena import ALIGN_BYTES, aligned
 from streamloader.fetch.rows import BAD_LENGTH
-
-_ALIGN_BYTES = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,11 +59,11 @@ class Expander:
     def room(self, index: ShardIndex, first: int, count: int) -> int:
         """Bytes that ``write`` takes at most for some samples of a shard."""
         names = {field.name for field in index.schema.payload_fields}
-        nbytes = sum(_aligned(len(d)) for name, d in self.payload.items() if name not in names)
+        nbytes = sum(aligned(len(d)) for name, d in self.payload.items() if name not in names)
         for field in self.compressed:
             if field.name in names:
                 raw = index.raw_lengths(field.name)[first : first + count].astype(np.int64)
-                nbytes += int(raw.sum()) + count * _ALIGN_BYTES
+                nbytes += int(raw.sum()) + count * ALIGN_BYTES
         return nbytes
 
     def write(
@@ -89,7 +88,7 @@ class Expander:
                 memory[base : base + len(data)] = np.frombuffer(data, np.uint8)
                 rows[f"{name}@offset"] = base
                 rows[f"{name}@length"] = len(data)
-                base += _aligned(len(data))
+                base += aligned(len(data))
         faults: dict[int, str] = {}
         for field in self.compressed:
             if field.name in names:
@@ -126,9 +125,5 @@ def _decompress(
             lengths[row] = BAD_LENGTH
             continue
         offsets[row], lengths[row] = base, raw
-        base += _aligned(raw)
+        base += aligned(raw)
     return base
-
-
-def _aligned(nbytes: int) -> int:
-    return -(-nbytes // _ALIGN_BYTES) * _ALIGN_BYTES

@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from streamloader.dts import RecordFault, ShardIndex, ShardSpan
-from streamloader.fetch.arena import Arena
+from streamloader.fetch.arena import ALIGN_BYTES, Arena, aligned
 from streamloader.fetch.cancel import all_or_cancel
 from streamloader.fetch.catalog import Catalog
 from streamloader.fetch.expand import Expander
@@ -23,8 +23,7 @@ from streamloader.order import Selection
 T = TypeVar("T")
 
 _CHECK_THREADS = 2
-_ALIGN_BYTES = 64
-_ROOM_PER_PART_BYTES = 2 * _ALIGN_BYTES
+_ROOM_PER_PART_BYTES = 2 * ALIGN_BYTES
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,11 +103,11 @@ class PieceLoader:
 
     async def exact_room(self, first: int, count: int) -> int:
         """Bytes that a piece takes, once the tails of its shards are read."""
-        nbytes = count * self._layout.stride + _ALIGN_BYTES
+        nbytes = count * self._layout.stride + ALIGN_BYTES
         for part in self._parts_of(first, count):
             index = await self._catalog.shard_index(part.shard)
             start, end = index.offsets[part.first], index.offsets[part.first + part.count]
-            nbytes += _padded(int(end - start)) + _ROOM_PER_PART_BYTES
+            nbytes += aligned(int(end - start)) + _ROOM_PER_PART_BYTES
             nbytes += self._expander.room(index, part.first, part.count)
         return nbytes
 
@@ -120,9 +119,9 @@ class PieceLoader:
             ShardError: the tail of a shard is damaged.
         """
         spans = await self._read_spans(first, count, base)
-        rows_base = base + sum(_padded(span.nbytes) for span in spans)
+        rows_base = base + sum(aligned(span.nbytes) for span in spans)
         rows = self._rows_view(rows_base, count)
-        end = _padded(rows_base + count * self._layout.stride)
+        end = aligned(rows_base + count * self._layout.stride)
         faults: dict[int, str] = {}
         done = 0
         for span in spans:
@@ -172,7 +171,7 @@ class PieceLoader:
         reads = []
         for part, (offset, nbytes) in zip(parts, extents, strict=True):
             reads.append(self._read(part.shard, offset, nbytes, base))
-            base += _padded(nbytes)
+            base += aligned(nbytes)
         return reads
 
     async def _read(self, shard: int, offset: int, nbytes: int, base: int) -> None:
@@ -222,9 +221,5 @@ def _spans(
     spans = []
     for part, (offset, nbytes), index in zip(parts, extents, indexes, strict=True):
         spans.append(_Span(part.shard, part.first, part.count, offset, nbytes, base, index))
-        base += _padded(nbytes)
+        base += aligned(nbytes)
     return spans
-
-
-def _padded(nbytes: int) -> int:
-    return -(-nbytes // _ALIGN_BYTES) * _ALIGN_BYTES

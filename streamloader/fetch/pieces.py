@@ -58,10 +58,8 @@ class PieceTable:
         self.base = np.zeros(capacity, np.int64)
         self.rows_base = np.zeros(capacity, np.int64)
         self.first = np.zeros(capacity, np.int64)
-        self.nbytes = np.zeros(capacity, np.int64)
         self.ready = np.zeros(capacity, np.bool_)
         self._finished = np.zeros(capacity, np.bool_)
-        self._id_of = np.zeros(capacity, np.int64)
 
     def __len__(self) -> int:
         return len(self._ids)
@@ -88,7 +86,6 @@ class PieceTable:
         self.first[slot] = first
         self.ready[slot] = False
         self._finished[slot] = False
-        self._id_of[slot] = piece
         return slot
 
     def use(self, slots: Int64, rows: Int64) -> None:
@@ -128,8 +125,8 @@ class PieceTable:
     def _grow(self) -> None:
         old = len(self.users)
         for name in (
-            "users", "unclaimed", "last_demand", "base", "rows_base", "first", "nbytes",
-            "ready", "_finished", "_id_of",
+            "users", "unclaimed", "last_demand", "base", "rows_base", "first",
+            "ready", "_finished",
         ):  # fmt: skip
             values = getattr(self, name)
             setattr(self, name, np.concatenate([values, np.zeros(old, values.dtype)]))

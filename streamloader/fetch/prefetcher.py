@@ -198,7 +198,6 @@ class Prefetcher:
             run.faults[slot] = piece.faults
         self._arena.shrink(base, piece.nbytes)
         run.table.rows_base[slot] = piece.rows_base
-        run.table.nbytes[slot] = piece.nbytes
         run.table.ready[slot] = True
         del run.loads[slot]
         self._counters.add("fetch.pieces")
