@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import stat
 import threading
@@ -15,6 +16,10 @@ from storage_backends.local_errors import not_a_file, printable
 _MAX_OPEN = 64
 #: Bound of one system call, so that a cancelled read ends soon.
 _STEP_BYTES = 8 * 2**20
+#: Largest read that the caller's thread may do itself when the page cache has all of it.
+_CACHED_MAX_BYTES = 4 * 2**20
+#: How a file system says that it cannot tell whether a read would wait.
+_NEVER_CACHED = (errno.EOPNOTSUPP, errno.EINVAL, errno.ENOSYS)
 
 
 class _OpenFile:
@@ -37,6 +42,7 @@ class FileReader:
     def __init__(self) -> None:
         self._files: OrderedDict[str, _OpenFile] = OrderedDict()
         self._lock = threading.Lock()
+        self._may_be_cached = hasattr(os, "RWF_NOWAIT")
 
     def read_into(
         self,
@@ -55,12 +61,7 @@ class FileReader:
             Truncated: the file ends first.
         """
         with self._open(path) as fd:
-            if etag is not None and file_etag(os.fstat(fd)) != etag:
-                raise Changed(
-                    f"{printable(path)} was changed since it was first seen; open it again",
-                    url=path,
-                    code="PreconditionFailed",
-                )
+            _check_etag(fd, path, etag)
             done = 0
             while done < len(target) and not cancelled.is_set():
                 count = os.preadv(fd, [target[done : done + _STEP_BYTES]], offset + done)
@@ -72,6 +73,30 @@ class FileReader:
                         code="EndOfFile",
                     )
                 done += count
+
+    def read_cached(self, path: str, offset: int, target: memoryview, etag: str | None) -> int:
+        """Fills the beginning of ``target`` with what the page cache has, without waiting.
+
+        Returns:
+            Bytes that were read; 0 for all that is not plain success, ``read_into`` names it.
+
+        Raises:
+            OSError: of the system, for the path.
+            NotFound, Changed: as ``read_into``.
+        """
+        if not self._may_be_cached or len(target) > _CACHED_MAX_BYTES:
+            return 0
+        with self._open(path) as fd:
+            _check_etag(fd, path, etag)
+            try:
+                return os.preadv(fd, [target], offset, os.RWF_NOWAIT)
+            except BlockingIOError:
+                return 0
+            except OSError as error:
+                if error.errno not in _NEVER_CACHED:
+                    raise
+                self._may_be_cached = False
+                return 0
 
     def close(self) -> None:
         """Closes every descriptor; no read may be running."""
@@ -113,6 +138,15 @@ class FileReader:
         file.retired = True
         if not file.readers:
             os.close(file.fd)
+
+
+def _check_etag(fd: int, path: str, etag: str | None) -> None:
+    if etag is not None and file_etag(os.fstat(fd)) != etag:
+        raise Changed(
+            f"{printable(path)} was changed since it was first seen; open it again",
+            url=path,
+            code="PreconditionFailed",
+        )
 
 
 def open_regular(path: str, flags: int = os.O_RDONLY) -> int:

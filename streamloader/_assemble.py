@@ -21,10 +21,10 @@ from streamloader.decode import (
     Share,
     decode_jointly,
 )
-from streamloader.dts import Field
+from streamloader.dts import Field, copy_rows
 from streamloader.dts.values import decode
 from streamloader.errors import ShardError
-from streamloader.fetch import BAD_LENGTH, Arena, Fetched, gather
+from streamloader.fetch import BAD_LENGTH, Arena, Fetched
 from streamloader.order import BatchPlan, share_rows
 from streamloader.transfer import Slot
 
@@ -105,10 +105,11 @@ class AssembleJob:
         }
         self._crops = AppliedCrops.empty(recipe.batch_size if recipe.mask_decoder else 0)
         self._faults: list[dict[int, str]] = [{} for _ in range(recipe.workers)]
-        self._fill_columns()
 
     def run(self, share_no: int) -> None:
         recipe, plan = self._recipe, self._fetched.plan
+        if share_no == 0:
+            self._fill_columns()
         seat = share_rows(plan.number, recipe.batch_size, recipe.workers, share_no)
         places = np.arange(len(plan.samples), dtype=np.int64)[seat]
         places = self._without_known_faults(places, share_no)
@@ -155,10 +156,7 @@ class AssembleJob:
 
     def _copy_array(self, field: Field, places: npt.NDArray[np.int64]) -> None:
         offsets = self._fetched.rows[f"{field.name}@offset"][places]
-        view = self._views[field.name]
-        nbytes = view.dtype.itemsize * int(np.prod(view.shape[1:], dtype=np.int64))
-        data = gather(self._recipe.arena.array, offsets, nbytes)
-        view[places] = data.view(view.dtype).reshape(len(places), *view.shape[1:])
+        copy_rows(self._recipe.arena.array, offsets, self._views[field.name], places)
 
     def _decode(self, field: Field, places: npt.NDArray[np.int64], faults: dict[int, str]) -> None:
         assert self._recipe.decoder is not None

@@ -9,10 +9,9 @@ import numpy.typing as npt
 
 from streamloader.decode import AppliedCrops, move_boxes
 from streamloader.decode.specs import Size
-from streamloader.dts import Field, bf16_to_float32
+from streamloader.dts import Field, bf16_to_float32, copy_rows
 from streamloader.dts.values import decode
 from streamloader.errors import ShardError
-from streamloader.fetch import gather
 
 _NUMBERS_PER_BOX = 4
 
@@ -43,9 +42,8 @@ def fixed_boxes(
     if field.is_column:
         stored = rows[field.name][places]
     else:
-        assert field.fixed_bytes is not None
-        data = gather(memory, rows[f"{field.name}@offset"][places], field.fixed_bytes)
-        stored = data.view(field.dtype)
+        stored = np.empty((len(places), *field.shape), field.dtype)
+        copy_rows(memory, rows[f"{field.name}@offset"][places], stored, None)
     values = bf16_to_float32(stored) if field.type == "bf16" else stored
     boxes = values.reshape(-1, _NUMBERS_PER_BOX)
     owners = np.repeat(places, len(boxes) // len(places))

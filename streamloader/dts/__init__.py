@@ -32,6 +32,7 @@ from streamloader.dts.pictures import (
     PictureHeaderError,
     read_picture_header,
 )
+from streamloader.dts.record_bytes import HASHES_NATIVELY, copy_rows
 from streamloader.dts.schema import Schema
 from streamloader.dts.shard_summary import ShardSummary
 from streamloader.dts.shard_table import ShardEntry, ShardTable
@@ -46,6 +47,7 @@ __all__ = [
     "DEFAULT_LIMITS",
     "ELEMENT_DTYPES",
     "FORMAT_CODES",
+    "HASHES_NATIVELY",
     "HASH_NAMES",
     "HEAD_BYTES",
     "NO_DEFAULT",
@@ -76,6 +78,7 @@ __all__ = [
     "bf16_to_float32",
     "build_sidecar",
     "canonical_json",
+    "copy_rows",
     "decode_key",
     "decode_stored",
     "decompress",

@@ -254,29 +254,43 @@ class ShardIndex:
             raise self._tail.fault("stats are not a JSON object", section.offset)
         return value
 
+    def record_ranges(
+        self, first: int, count: int
+    ) -> dict[str, tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]]:
+        """Where every payload field lies in `count` records from `first` on.
+
+        Returns:
+            (offsets, lengths) by name of the field, int64 [count] each: absolute in the file,
+            in bytes.
+
+        Raises:
+            ConfigError: when the samples are not all in the shard.
+        """
+        self._check_range(first, count)
+        span = slice(first, first + count)
+        starts = self.offsets[span].astype(np.int64)
+        used = np.zeros(count, np.int64)
+        ranges = {}
+        for field in self.schema.payload_fields:
+            used = (used + (FIELD_ALIGN - 1)) & -FIELD_ALIGN
+            lengths = self.lengths(field.name)[span].astype(np.int64)
+            ranges[field.name] = starts + used, lengths
+            used = used + lengths
+        return ranges
+
     def field_ranges(
         self, field: str, first: int, count: int
     ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
         """Where a payload field lies in `count` records from `first` on.
 
         Returns:
-            (offsets, lengths), int64 [count] each: absolute in the file, in bytes.
+            (offsets, lengths), as `record_ranges`.
 
         Raises:
             ConfigError: when the samples are not all in the shard, or the field is no payload.
         """
         self._payload_field(field)
-        self._check_range(first, count)
-        span = slice(first, first + count)
-        starts = self.offsets[span].astype(np.int64)
-        used = np.zeros(count, np.int64)
-        for candidate in self.schema.payload_fields:
-            used = (used + (FIELD_ALIGN - 1)) & -FIELD_ALIGN
-            lengths = self.lengths(candidate.name)[span].astype(np.int64)
-            if candidate.name == field:
-                return starts + used, lengths
-            used += lengths
-        raise AssertionError("a payload field is always met")
+        return self.record_ranges(first, count)[field]
 
     def verify_records(self, first: int, count: int, data: Buffer, base: int) -> list[RecordFault]:
         """Check records against their hashes, and their padding for zeros.

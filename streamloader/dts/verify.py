@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
-from streamloader.dts.hashes import HashFunction, hash_function
 from streamloader.dts.layout import byte_view
+from streamloader.dts.record_bytes import wrong_hashes, wrong_zeros
 from streamloader.errors import ShardError
 
 if TYPE_CHECKING:
@@ -53,37 +53,22 @@ def verify_records(
     if first + count == index.num_samples:
         # The gap before the tail belongs to no record; it is checked when it was read along.
         end = max(end, min(index.tail_offset, base + len(view)))
+    memory = np.frombuffer(view, np.uint8)
     faults: list[RecordFault] = []
     edges = []
-    digest = hash_function(index.schema.hash)
-    for field in index.schema.payload_fields:
-        starts, lengths = index.field_ranges(field.name, first, count)
-        hashes = index.hashes(field.name)[first : first + count]
-        faults += _check_hashes(digest, view, base, first, field.name, starts, lengths, hashes)
-        edges.append((starts, starts + lengths))
-    return faults + _check_padding(view, base, first, edges, end)
-
-
-def _check_hashes(
-    digest: HashFunction,
-    view: memoryview,
-    base: int,
-    first: int,
-    field: str,
-    starts: npt.NDArray[np.int64],
-    lengths: npt.NDArray[np.int64],
-    hashes: npt.NDArray[np.uint64],
-) -> list[RecordFault]:
-    begins = starts - base
-    rows = zip(begins.tolist(), (begins + lengths).tolist(), hashes.tolist(), strict=True)
-    bad = [
-        i for i, (begin, end, expected) in enumerate(rows) if digest(view[begin:end]) != expected
-    ]
-    return [RecordFault(first + i, field, int(starts[i]), "checksum does not match") for i in bad]
+    for name, (offsets, lengths) in index.record_ranges(first, count).items():
+        starts = offsets - base
+        ends = starts + lengths
+        hashes = index.hashes(name)[first : first + count]
+        for place in wrong_hashes(memory, starts, ends, hashes, index.schema.hash).tolist():
+            offset = int(offsets[place])
+            faults.append(RecordFault(first + place, name, offset, "checksum does not match"))
+        edges.append((starts, ends))
+    return faults + _check_padding(memory, base, first, edges, end - base)
 
 
 def _check_padding(
-    view: memoryview,
+    memory: npt.NDArray[np.uint8],
     base: int,
     first: int,
     edges: list[tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]],
@@ -96,18 +81,7 @@ def _check_padding(
     starts = np.stack([field_starts for field_starts, _ in edges], axis=1).reshape(-1)
     gap_starts = np.stack([field_ends for _, field_ends in edges], axis=1).reshape(-1)
     gap_ends = np.append(starts[1:], end)
-    lengths = gap_ends - gap_starts
-    total = int(lengths.sum())
-    if total == 0:
-        return []
-    raw = np.frombuffer(view, dtype=np.uint8)
-    within = np.arange(total) - np.repeat(np.cumsum(lengths) - lengths, lengths)
-    positions = np.repeat(gap_starts - base, lengths) + within
-    wrong = np.flatnonzero(raw[positions])
-    if len(wrong) == 0:
-        return []
-    gaps = np.unique(np.repeat(np.arange(len(lengths)), lengths)[wrong])
     return [
-        RecordFault(first + gap // fields, "", int(gap_starts[gap]), "padding is not zero")
-        for gap in gaps.tolist()
+        RecordFault(first + gap // fields, "", base + int(gap_starts[gap]), "padding is not zero")
+        for gap in wrong_zeros(memory, gap_starts, gap_ends).tolist()
     ]

@@ -6,7 +6,7 @@ from streamloader.fetch.cancel import all_or_cancel
 from streamloader.fetch.catalog import Catalog, read_manifest
 from streamloader.fetch.loop import LoopThread, Running
 from streamloader.fetch.prefetcher import Fetched, Prefetcher
-from streamloader.fetch.rows import BAD_LENGTH, RowLayout, gather
+from streamloader.fetch.rows import BAD_LENGTH, RowLayout
 
 __all__ = [
     "BAD_LENGTH",
@@ -20,7 +20,6 @@ __all__ = [
     "Running",
     "all_or_cancel",
     "divide_memory",
-    "gather",
     "open_block_bytes",
     "plan_memory",
     "read_manifest",

@@ -103,6 +103,10 @@ class Catalog:
         """The checked index of one shard, from the cache or from the store."""
         return await self._tails.get(shard)
 
+    def held_indexes(self, shards: list[int]) -> list[ShardIndex] | None:
+        """The indexes of some shards, if all of them are in the cache."""
+        return self._tails.held(shards)
+
     async def expansion(self) -> float:
         """Bytes that decompression adds for each stored byte, from the first shard with samples."""
         names = [f.name for f in self.manifest.schema.payload_fields if f.codec != "none"]
@@ -166,6 +170,14 @@ class _TailCache:
         self._held: OrderedDict[int, ShardIndex] = OrderedDict()
         self._loading: dict[int, asyncio.Task[ShardIndex]] = {}
         self.held_bytes = 0
+
+    def held(self, shards: list[int]) -> list[ShardIndex] | None:
+        """The indexes of some shards, None if not all of them are held."""
+        if any(shard not in self._held for shard in shards):
+            return None
+        for shard in shards:
+            self._held.move_to_end(shard)
+        return [self._held[shard] for shard in shards]
 
     async def get(self, shard: int) -> ShardIndex:
         index = self._held.get(shard)

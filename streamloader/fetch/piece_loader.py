@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any, TypeVar
@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from streamloader.dts import RecordFault, ShardIndex, ShardSpan
+from streamloader.dts import HASHES_NATIVELY, RecordFault, ShardIndex, ShardSpan
 from streamloader.fetch.arena import ALIGN_BYTES, Arena, aligned
 from streamloader.fetch.cancel import all_or_cancel
 from streamloader.fetch.catalog import Catalog
@@ -23,6 +23,8 @@ from streamloader.order import Selection
 T = TypeVar("T")
 
 _CHECK_THREADS = 2
+#: The event loop checks so much itself, in less time than a thread takes to begin.
+_CHECK_HERE_BYTES = 2 << 20
 _ROOM_PER_PART_BYTES = 2 * ALIGN_BYTES
 
 
@@ -146,33 +148,43 @@ class PieceLoader:
         return [part for run in runs for part in self._catalog.blocks.locate(*run)]
 
     async def _read_spans(self, first: int, count: int, base: int) -> list[_Span]:
-        """Reads a piece; a whole block needs no tail to know where it lies."""
-        blocks = self._catalog.blocks
-        block = first // blocks.block_samples
+        """Reads a piece; the tails of its shards come first, or beside it where they may."""
         parts = self._parts_of(first, count)
-        tails = [self._catalog.shard_index(part.shard) for part in parts]
-        starts_block = self._selection is None and first % blocks.block_samples == 0
-        if starts_block and count == blocks.samples_of(block)[1]:
-            extents = [(offset, nbytes) for _, offset, nbytes in blocks.block_span_bytes(block)]
-            reads = self._reads_of(parts, extents, base)
-            found = await all_or_cancel([*tails, *reads])
-            return _spans(parts, extents, base, found[: len(parts)])
-        indexes = await all_or_cancel(tails)
+        indexes = self._catalog.held_indexes([part.shard for part in parts])
+        if indexes is None:
+            tails = all_or_cancel([self._catalog.shard_index(part.shard) for part in parts])
+            extents = self._block_extents(first, count)
+            if extents is not None:
+                reads = self._read_extents(parts, extents, base)
+                indexes, _ = await all_or_cancel([tails, reads])
+                return _spans(parts, extents, base, indexes)
+            indexes = await tails
         extents = []
         for part, index in zip(parts, indexes, strict=True):
             start, end = index.offsets[part.first], index.offsets[part.first + part.count]
             extents.append((int(start), int(end - start)))
-        await all_or_cancel(self._reads_of(parts, extents, base))
+        await self._read_extents(parts, extents, base)
         return _spans(parts, extents, base, indexes)
 
-    def _reads_of(
+    def _block_extents(self, first: int, count: int) -> list[tuple[int, int]] | None:
+        """(offset, bytes) in the shards of a whole block, known without their tails."""
+        blocks = self._catalog.blocks
+        block, within = divmod(first, blocks.block_samples)
+        if self._selection is not None or within or count != blocks.samples_of(block)[1]:
+            return None
+        return [(offset, nbytes) for _, offset, nbytes in blocks.block_span_bytes(block)]
+
+    async def _read_extents(
         self, parts: list[ShardSpan], extents: list[tuple[int, int]], base: int
-    ) -> list[Coroutine[Any, Any, None]]:
+    ) -> None:
         reads = []
         for part, (offset, nbytes) in zip(parts, extents, strict=True):
             reads.append(self._read(part.shard, offset, nbytes, base))
             base += aligned(nbytes)
-        return reads
+        if len(reads) == 1:
+            await reads[0]
+        else:
+            await all_or_cancel(reads)
 
     async def _read(self, shard: int, offset: int, nbytes: int, base: int) -> None:
         if not nbytes:
@@ -196,6 +208,8 @@ class PieceLoader:
     async def _verify_span(self, span: _Span) -> list[RecordFault]:
         data = self._arena.array[span.base : span.base + span.nbytes].data
         verify = span.index.verify_records
+        if HASHES_NATIVELY and span.nbytes <= _CHECK_HERE_BYTES:
+            return verify(span.first, span.count, data, span.offset)
         return await self._in_thread(verify, span.first, span.count, data, span.offset)
 
     async def _in_thread(self, function: Callable[..., T], *args: Any) -> T:

@@ -49,9 +49,10 @@ class PieceTable:
     """
 
     def __init__(self, capacity: int = 1024) -> None:
-        self._ids = np.empty(0, np.int64)
-        self._slots = np.empty(0, np.int64)
+        self._slot_of: dict[int, int] = {}
         self._spare = list(range(capacity - 1, -1, -1))
+        self._ids = np.zeros(capacity, np.int64)
+        self._is_held = np.zeros(capacity, np.bool_)
         self.users = np.zeros(capacity, np.int64)
         self.unclaimed = np.zeros(capacity, np.int64)
         self.last_demand = np.zeros(capacity, np.int64)
@@ -62,23 +63,21 @@ class PieceTable:
         self._finished = np.zeros(capacity, np.bool_)
 
     def __len__(self) -> int:
-        return len(self._ids)
+        return len(self._slot_of)
 
     def slots_of(self, ids: Int64) -> Int64:
         """Slot of each piece, -1 for one that is not in the table."""
-        if not len(self._ids):
-            return np.full(len(ids), -1, np.int64)
-        place = np.minimum(np.searchsorted(self._ids, ids), len(self._ids) - 1)
-        return np.where(self._ids[place] == ids, self._slots[place], -1)
+        slot_of = self._slot_of.get
+        return np.array([slot_of(piece, -1) for piece in ids.tolist()], np.int64)
 
     def add(self, piece: int, *, first: int, count: int, last_demand: int, base: int) -> int:
         """Enters a piece whose bytes will lie at ``base`` of the arena; returns its slot."""
         if not self._spare:
             self._grow()
         slot = self._spare.pop()
-        place = int(np.searchsorted(self._ids, piece))
-        self._ids = np.insert(self._ids, place, piece)
-        self._slots = np.insert(self._slots, place, slot)
+        self._slot_of[piece] = slot
+        self._ids[slot] = piece
+        self._is_held[slot] = True
         self.users[slot] = 0
         self.unclaimed[slot] = count
         self.last_demand[slot] = last_demand
@@ -102,31 +101,32 @@ class PieceTable:
 
     def finish_up_to(self, demand: int) -> Int64:
         """No demand after ``demand`` is planned with these pieces; returns idle slots."""
-        over = self._slots[self.last_demand[self._slots] <= demand]
+        over = np.flatnonzero(self._is_held & (self.last_demand <= demand))
         self._finished[over] = True
         idle: Int64 = over[self.users[over] == 0]
         return idle
 
     def idle(self, keep: Int64) -> Int64:
         """Slots that are ready and unused, without ``keep``; those used last come first."""
-        slots: Int64 = np.setdiff1d(self._slots, keep)
-        slots = slots[(self.users[slots] == 0) & self.ready[slots]]
+        is_idle = self._is_held & (self.users == 0) & self.ready
+        is_idle[keep] = False
+        slots = np.flatnonzero(is_idle)
         return slots[np.argsort(-self.last_demand[slots], kind="stable")]
 
     def remove(self, slots: Int64) -> None:
-        gone = np.isin(self._slots, slots)
-        self._ids = self._ids[~gone]
-        self._slots = self._slots[~gone]
+        self._is_held[slots] = False
+        for piece in self._ids[slots].tolist():
+            del self._slot_of[piece]
         self._spare.extend(slots.tolist())
 
     def all_slots(self) -> Int64:
-        return self._slots.copy()
+        return np.flatnonzero(self._is_held)
 
     def _grow(self) -> None:
         old = len(self.users)
         for name in (
-            "users", "unclaimed", "last_demand", "base", "rows_base", "first",
-            "ready", "_finished",
+            "_ids", "_is_held", "users", "unclaimed", "last_demand", "base", "rows_base",
+            "first", "ready", "_finished",
         ):  # fmt: skip
             values = getattr(self, name)
             setattr(self, name, np.concatenate([values, np.zeros(old, values.dtype)]))

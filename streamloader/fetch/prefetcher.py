@@ -11,12 +11,12 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
+from streamloader.dts import copy_rows
 from streamloader.errors import ConfigError
 from streamloader.fetch.arena import Arena
 from streamloader.fetch.catalog import Catalog
 from streamloader.fetch.piece_loader import PieceLoader
 from streamloader.fetch.pieces import Int64, PieceTable, Wanted
-from streamloader.fetch.rows import gather
 from streamloader.monitor import Counters
 from streamloader.order import BatchPlan, RankPlan, Selection
 
@@ -223,20 +223,15 @@ class Prefetcher:
         slots = planned.slots[planned.wanted.place]
         places = plan.samples - table.first[slots]
         offsets = table.rows_base[slots] + places * self._layout.stride
-        rows = gather(self._arena.array, offsets, self._layout.stride)
-        faults: dict[int, str] = {}
-        for slot in planned.slots[np.isin(planned.slots, list(run.faults))].tolist():
-            reasons = run.faults[slot]
-            for row in np.flatnonzero(slots == slot).tolist():
-                reason = reasons.get(int(plan.samples[row]))
-                if reason is not None:
-                    faults[row] = reason
+        rows = np.empty(len(offsets), self._layout.dtype)
+        copy_rows(self._arena.array, offsets, rows, None)
+        faults = _faults_of(run, plan.samples, slots) if run.faults else {}
 
         def release() -> None:
             loop.call_soon_threadsafe(self._release, run, planned.slots)
 
         samples = plan.samples if self._selection is None else self._selection.samples(plan.samples)
-        return Fetched(plan, samples, rows.view(self._layout.dtype)[:, 0], faults, release)
+        return Fetched(plan, samples, rows, faults, release)
 
     def _release(self, run: _Run, slots: Int64) -> None:
         if run.over:
@@ -254,6 +249,18 @@ class Prefetcher:
             run.faults.pop(slot, None)
         run.table.remove(slots)
         run.changed.set()
+
+
+def _faults_of(run: _Run, samples: Int64, slots: Int64) -> dict[int, str]:
+    """Reasons by row of a demand: ``slots`` and plan's numbers of its samples, [b] each."""
+    faults: dict[int, str] = {}
+    for slot in run.faults.keys() & set(slots.tolist()):
+        reasons = run.faults[slot]
+        for row in np.flatnonzero(slots == slot).tolist():
+            reason = reasons.get(int(samples[row]))
+            if reason is not None:
+                faults[row] = reason
+    return faults
 
 
 def _plan_stretch(plan: RankPlan, begin: int, count: int) -> list[tuple[BatchPlan, Wanted]]:

@@ -66,29 +66,10 @@ class RowLayout:
 
         Fields that the shard lacks are left to ``Expander.write``.
         """
-        count = len(rows)
-        names = {field.name for field in index.schema.fields}
-        held = {column.name for column in index.schema.columns}
-        for name in self.payload:
-            if name not in names:
-                continue
-            offsets, lengths = index.field_ranges(name, first, count)
+        for name, (offsets, lengths) in index.record_ranges(first, len(rows)).items():
             rows[f"{name}@offset"] = offsets + shift
             rows[f"{name}@length"] = lengths
+        held = {column.name for column in index.schema.columns}
         for name in self.columns:
-            if name not in held:
-                continue
-            rows[name] = index.column(name)[first : first + count]
-
-
-def gather(
-    memory: npt.NDArray[np.uint8], offsets: npt.NDArray[np.int64], nbytes: int
-) -> npt.NDArray[np.uint8]:
-    """Copies ``nbytes`` from each of ``offsets``; uint8 [len(offsets), nbytes].
-
-    Every ``offset + nbytes`` must lie within ``memory``; numpy checks it.
-    """
-    windows = np.lib.stride_tricks.as_strided(
-        memory, shape=(len(memory) - nbytes + 1, nbytes), strides=(1, 1), writeable=False
-    )
-    return windows[offsets]
+            if name in held:
+                rows[name] = index.column(name)[first : first + len(rows)]

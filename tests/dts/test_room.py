@@ -7,7 +7,7 @@ from pathlib import Path
 import streamloader.dts
 
 ROOM = Path(streamloader.dts.__file__).parent
-OUTSIDE = {"numpy", "xxhash", "typing_extensions", "zstandard"}
+OUTSIDE = {"cffi", "numpy", "xxhash", "typing_extensions", "zstandard"}
 
 
 def _imported(path):

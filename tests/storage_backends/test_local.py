@@ -172,6 +172,52 @@ async def test_claims_work_without_hard_links(
     assert os.listdir(folder) == ["a"]
 
 
+@pytest.mark.parametrize("cached", [0, 1, 999, 1000])
+async def test_what_the_page_cache_lacks_is_read_in_a_thread(
+    store: Store, monkeypatch: pytest.MonkeyPatch, cached: int
+) -> None:
+    content = bytes(number % 251 for number in range(1000))
+    await store.put("a", content)
+    preadv = os.preadv
+    threads = []
+
+    def partly(fd: int, buffers: Any, offset: int, flags: int = 0) -> int:
+        if not flags:
+            threads.append(threading.current_thread().name)
+            return preadv(fd, buffers, offset)
+        if not cached:
+            raise BlockingIOError(errno.EAGAIN, "not in the page cache")
+        return preadv(fd, [buffers[0][:cached]], offset)
+
+    monkeypatch.setattr("storage_backends.local_files.os.preadv", partly)
+    buffer = bytearray(1000)
+    await store.read_into("a", 0, buffer)
+    assert bytes(buffer) == content
+    assert len(threads) == (cached < 1000)
+    assert all("storage-local" in name for name in threads)
+
+
+async def test_a_file_system_that_cannot_say_what_is_cached_is_asked_once(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await store.put("a", b"content")
+    preadv = os.preadv
+    asked = []
+
+    def unable(fd: int, buffers: Any, offset: int, flags: int = 0) -> int:
+        if flags:
+            asked.append(offset)
+            raise OSError(errno.EOPNOTSUPP, "not supported here")
+        return preadv(fd, buffers, offset)
+
+    monkeypatch.setattr("storage_backends.local_files.os.preadv", unable)
+    for _ in range(2):
+        buffer = bytearray(7)
+        await store.read_into("a", 0, buffer)
+        assert bytes(buffer) == b"content"
+    assert len(asked) == 1
+
+
 async def test_a_running_read_is_awaited_before_its_cancellation_is_raised(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:

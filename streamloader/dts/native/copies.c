@@ -1,0 +1,30 @@
+/* Padding that must be zero, and copies of equally long pieces of memory. */
+#include <string.h>
+
+#include "records.h"
+
+int64_t sl_check_zeros(const uint8_t *data, int64_t count, const int64_t *starts,
+                       const int64_t *ends, uint8_t *is_bad) {
+    int64_t bad = 0;
+    for (int64_t i = 0; i < count; i++) {
+        uint8_t seen = 0;
+        for (int64_t at = starts[i]; at < ends[i]; at++) {
+            seen |= data[at];
+        }
+        is_bad[i] = seen != 0;
+        bad += is_bad[i];
+    }
+    return bad;
+}
+
+void sl_copy_rows(const uint8_t *memory, int64_t count, const int64_t *offsets, int64_t nbytes,
+                  uint8_t *out, const int64_t *rows, int64_t stride) {
+    /* Rows lie anywhere in a large memory: the next ones are fetched while one is copied. */
+    enum { AHEAD = 8 };
+    for (int64_t i = 0; i < count; i++) {
+        if (i + AHEAD < count) {
+            __builtin_prefetch(memory + offsets[i + AHEAD]);
+        }
+        memcpy(out + (rows ? rows[i] : i) * stride, memory + offsets[i], (size_t)nbytes);
+    }
+}

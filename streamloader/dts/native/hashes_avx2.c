@@ -1,0 +1,5 @@
+#if defined(__x86_64__) && __has_include(<xxhash.h>)
+#pragma GCC target("avx2")
+#define SL_NAME sl_check_hashes_avx2
+#include "hashes.h"
+#endif

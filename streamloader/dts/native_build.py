@@ -1,0 +1,30 @@
+"""Builds the native part of the format as the extension module ``streamloader.dts._native``.
+
+Run by setuptools; needs a C compiler, and the header of xxHash (Debian: libxxhash-dev) to check
+hashes natively too.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from cffi import FFI
+
+SOURCE_FOLDER = "streamloader/dts/native"
+
+_HERE = Path(__file__).resolve().parent / "native"
+_declarations = [
+    line for line in (_HERE / "records.h").read_text().splitlines() if not line.startswith("#")
+]
+
+ffibuilder = FFI()
+ffibuilder.cdef("\n".join(_declarations))
+ffibuilder.set_source(
+    "streamloader.dts._native",
+    '#include "records.h"',
+    sources=[f"{SOURCE_FOLDER}/{path.name}" for path in sorted(_HERE.glob("*.c"))],
+    depends=[f"{SOURCE_FOLDER}/{path.name}" for path in sorted(_HERE.glob("*.h"))],
+    include_dirs=[SOURCE_FOLDER],
+    extra_compile_args=["-std=gnu11", "-O3", "-fvisibility=hidden"],
+    py_limited_api=True,
+)
