@@ -54,7 +54,7 @@ class Engine:
         self._lock = threading.Lock()
         self._closed = False
         self.loop_thread = LoopThread("fetch").start()
-        self.active_run: EpochRun | None = None
+        self.runs: set[EpochRun] = set()
         self._store: Store | None = None
         self._prefetcher: Prefetcher | None = None
         self._ring: SlotRing | None = None
@@ -155,8 +155,8 @@ class Engine:
             if self._closed:
                 return
             self._closed = True
-        if self.active_run is not None:
-            self.active_run.stop()
+        for run in tuple(self.runs):
+            run.stop()
         self.pool.close()
         if self._store is not None:
             self.loop_thread.run(self._store.__aexit__(None, None, None))

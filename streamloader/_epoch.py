@@ -6,7 +6,6 @@ import asyncio
 import dataclasses
 import logging
 import threading
-from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from streamloader._assemble import AssembleJob, Filled, Recipe, host_fields, stand_in
@@ -19,6 +18,7 @@ from streamloader.order import LoaderState, RankPlan, mix64
 from streamloader.transfer import RingExhausted, Slot, TransferStation, lease_arrays
 
 if TYPE_CHECKING:
+    from streamloader._delivery import Delivery
     from streamloader._engine import Engine
 
 logger = logging.getLogger("streamloader.loader")
@@ -30,11 +30,11 @@ class EpochRun:
     """Plans, fetches, decodes and hands over the batches of one epoch from one position.
 
     Args:
-        engine: threads, memory and data set; shared by all runs of a loader, which follow
-            one another.
+        engine: threads, memory and data set; shared by the runs of a loader, which follow one
+            another: the next may begin when every batch of this one ``is_submitted``.
         epoch, start: epoch, and the global position from which it goes on.
         rank, world_size: whose batches.
-        on_ready: gets each filled batch in batch order, in a worker's thread; must not block.
+        delivery: told of the run's beginning and end, and of each filled batch in batch order.
         skipped, skipped_digest: bad samples that earlier parts of this epoch skipped.
     """
 
@@ -46,13 +46,14 @@ class EpochRun:
         start: int,
         rank: int,
         world_size: int,
-        on_ready: Callable[[EpochRun, Filled], None],
+        delivery: Delivery,
         skipped: int = 0,
         skipped_digest: int = 0,
     ) -> None:
         settings = engine.settings
         self.settings = settings
         self._engine = engine
+        self._delivery = delivery
         self.epoch = epoch
         self.skipped = skipped
         self.skipped_digest = skipped_digest
@@ -82,15 +83,17 @@ class EpochRun:
         self._running: Running[None] | None = None
         self._stopping = threading.Lock()
         self._stopped = False
+        self.is_submitted = False
         self.station: TransferStation | None = None
         self.outbox: Outbox[Filled] = Outbox(
             self.plan.num_batches,
             on_wait=engine.wake,
-            on_ready=lambda filled: on_ready(self, filled),
+            on_ready=lambda filled: delivery.ready(self, filled),
         )
 
     def start(self) -> None:
-        self._engine.active_run = self
+        self._delivery.begin(self)
+        self._engine.runs.add(self)
         self._running = self._engine.loop_thread.submit(self._main())
 
     def take(self) -> Filled | None:
@@ -131,14 +134,14 @@ class EpochRun:
                 return
             if self._running is not None:
                 self._running.stop()
-            self._engine.pool.cancel_all()
+            self._engine.pool.cancel(self)
             with self._lock:
                 left, self._undelivered = self._undelivered, set()
             for slot in left:
                 self._engine.ring.release(slot)
+            self._delivery.end(self)
             self._stopped = True
-            if self._engine.active_run is self:
-                self._engine.active_run = None
+            self._engine.runs.discard(self)
 
     def describe_stall(self) -> str:
         """Which stage has not delivered, for the error of a stalled wait."""
@@ -171,7 +174,8 @@ class EpochRun:
             on_done=self._filled,
             on_failure=self.outbox.fail,
         )
-        self._engine.pool.submit(job)
+        self._engine.pool.submit(job, self)
+        self.is_submitted = fetched.plan.number == self.plan.num_batches - 1
 
     async def _free_slot(self) -> Slot:
         ring, freed = self._engine.ring, self._engine.slot_freed

@@ -165,6 +165,7 @@ class StreamLoader:
         self._finalizer.atexit = False  # close_at_exit runs before the threads are joined
         self._lock = threading.RLock()
         self._iterator: weakref.ref[_EpochIterator] | None = None
+        self._following: EpochRun | None = None
         self._cursor = self._blank_state()
         self._fresh = True
         self._closed = False
@@ -194,7 +195,7 @@ class StreamLoader:
             if not self._fresh or (self._cursor.position and not self._left_over()):
                 self._cursor = self._blank_state(self._cursor.epoch + 1)
             self._fresh = False
-            iterator = _EpochIterator(self, self._new_run())
+            iterator = _EpochIterator(self, self._take_following() or self._start_run(self._cursor))
             self._iterator = weakref.ref(iterator)
             return iterator
 
@@ -202,26 +203,42 @@ class StreamLoader:
         """As ``iter``, for ``async for``; waiting never blocks the caller's event loop."""
         return self._new_iterator()
 
-    def _new_run(self) -> EpochRun:
-        return EpochRun(
+    def _start_run(self, cursor: LoaderState) -> EpochRun:
+        run = EpochRun(
             self._engine,
-            epoch=self._cursor.epoch,
-            start=self._cursor.position,
+            epoch=cursor.epoch,
+            start=cursor.position,
             rank=self._world.rank,
             world_size=self._world.world_size,
-            on_ready=self._delivery.ready,
-            skipped=self._cursor.skipped,
-            skipped_digest=_parse_digest(self._cursor.skipped_digest),
+            delivery=self._delivery,
+            skipped=cursor.skipped,
+            skipped_digest=_parse_digest(cursor.skipped_digest),
         )
+        run.start()
+        return run
+
+    def _start_following(self, run: EpochRun) -> None:
+        """Starts to fetch the next epoch while the last batches of ``run`` are consumed."""
+        with self._lock:
+            if self._following is None and not self._closed and run in self._engine.runs:
+                self._following = self._start_run(self._blank_state(run.epoch + 1))
+
+    def _take_following(self) -> EpochRun | None:
+        """The run that was begun early, if it is what the cursor asks for; ends any other."""
+        run, self._following = self._following, None
+        if run is None or self._cursor == self._blank_state(run.epoch):
+            return run
+        run.stop()
+        return None
 
     def _end_iterator(self) -> None:
         iterator = self._iterator() if self._iterator is not None else None
         if iterator is not None:
             iterator.end()
         self._iterator = None
-        run = self._engine.active_run
-        if run is not None:
-            run.stop()  # its iterator is gone, and another thread is still ending it
+        for run in tuple(self._engine.runs):
+            if run is not self._following:
+                run.stop()  # its iterator is gone, and another thread is still ending it
 
     def set_epoch(self, epoch: int) -> None:
         """The next ``iter`` is this epoch; the loaded epoch keeps its cursor."""
@@ -355,8 +372,6 @@ class _EpochIterator(Iterator[Batch], AsyncIterator[Batch]):
         self._lock = threading.Lock()
         self._ended = False
         self._exhausted = False
-        self._delivery.begin(run)
-        run.start()
 
     def __next__(self) -> Batch:
         if self._exhausted:
@@ -370,6 +385,8 @@ class _EpochIterator(Iterator[Batch], AsyncIterator[Batch]):
                 self._exhausted = True
                 self.end()
                 raise StopIteration
+            if self._run.is_submitted:
+                self._loader._start_following(self._run)
             with self._timed("transfer_s"):
                 fields = self._delivery.deliver(self._run, filled)
         except Closed:
@@ -413,7 +430,6 @@ class _EpochIterator(Iterator[Batch], AsyncIterator[Batch]):
                 return
             self._ended = True
         self._run.stop()
-        self._delivery.end(self._run)
 
     def __del__(
         self,

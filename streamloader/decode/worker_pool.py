@@ -10,6 +10,7 @@ import logging
 import threading
 import time
 from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from enum import Enum, auto
 from typing import Protocol, Self
@@ -23,7 +24,7 @@ _LOG = logging.getLogger("streamloader.decode")
 class PoolJob(Protocol):
     """One batch, as the pool sees it. Its methods are called by the pool's threads.
 
-    ``done`` and ``failed`` must not wait for a thread that may be inside ``cancel_all`` or
+    ``done`` and ``failed`` must not wait for a thread that may be inside ``cancel`` or
     ``close``, since those wait for them.
     """
 
@@ -59,6 +60,7 @@ class _OpenJob:
     """A job and what became of its shares; guarded by the pool's condition."""
 
     job: PoolJob
+    owner: object
     claimed: bytearray
     unclaimed: int
     unfinished: int
@@ -67,11 +69,11 @@ class _OpenJob:
     cancelled: bool = False
 
     @classmethod
-    def of(cls, job: PoolJob) -> _OpenJob:
+    def of(cls, job: PoolJob, owner: object) -> _OpenJob:
         count = job.num_shares
         if count < 1:
             raise ConfigError(f"a job has at least one share, got num_shares={count}")
-        return cls(job, bytearray(count), count, count)
+        return cls(job, owner, bytearray(count), count, count)
 
     def own_share(self, seat: int, num_seats: int) -> int:
         """The first unclaimed share of ``seat``, or -1: seat % count, then every num_seats-th."""
@@ -137,14 +139,17 @@ class WorkerPool:
                 self._state = _State.CLOSED
                 raise
 
-    def submit(self, job: PoolJob) -> None:
+    def submit(self, job: PoolJob, owner: object = None) -> None:
         """Queues a job behind those submitted before; returns at once.
+
+        Args:
+            owner: whose jobs ``cancel`` ends together.
 
         Raises:
             ConfigError: the job has no share.
             RuntimeError: the pool is not running.
         """
-        opened = _OpenJob.of(job)
+        opened = _OpenJob.of(job, owner)
         with self._changed:
             if self._broken_by is not None:
                 raise RuntimeError(
@@ -157,8 +162,8 @@ class WorkerPool:
             self._waiting.append(opened)
             self._changed.notify_all()
 
-    def cancel_all(self, timeout_s: float = 60.0) -> None:
-        """Drops every share that nobody began, and waits for those that run.
+    def cancel(self, owner: object, timeout_s: float = 60.0) -> None:
+        """Drops every share of an owner's jobs that nobody began, and waits for those that run.
 
         Afterwards no thread touches a buffer of a job submitted before; no further ``done`` or
         ``failed`` of these jobs is called. Set the abort flag of the shares first.
@@ -168,9 +173,9 @@ class WorkerPool:
             RuntimeError: called by one of the pool's own threads, which would wait for itself.
         """
         if threading.current_thread() in self._threads:
-            raise RuntimeError("cancel_all waits for the pool's threads; call it from another one")
+            raise RuntimeError("cancel waits for the pool's threads; call it from another one")
         with self._changed:
-            dropped = self._drop_waiting()
+            dropped = self._drop(lambda opened: opened.owner is owner)
             if not self._changed.wait_for(lambda: not (dropped & self._busy), timeout_s):
                 raise TimeoutError(self._still_running(timeout_s))
 
@@ -185,7 +190,7 @@ class WorkerPool:
         deadline = time.monotonic() + timeout_s
         with self._changed:
             self._state = _State.CLOSED
-            self._drop_waiting()
+            self._drop(lambda _: True)
             self._changed.notify_all()
         for thread in self._threads:
             if thread.ident is not None and thread is not threading.current_thread():
@@ -194,11 +199,13 @@ class WorkerPool:
                     with self._changed:
                         raise TimeoutError(self._still_running(timeout_s))
 
-    def _drop_waiting(self) -> set[_OpenJob]:
-        self._waiting.clear()
-        for opened in self._busy:
+    def _drop(self, chosen: Callable[[_OpenJob], bool]) -> set[_OpenJob]:
+        """Forgets the chosen jobs; returns those that still run."""
+        self._waiting = deque(opened for opened in self._waiting if not chosen(opened))
+        busy = {opened for opened in self._busy if chosen(opened)}
+        for opened in busy:
             opened.cancelled = True
-        return set(self._busy)
+        return busy
 
     def _still_running(self, timeout_s: float) -> str:
         names = sorted(name for opened in self._busy for name in opened.running)

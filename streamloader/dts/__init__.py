@@ -32,7 +32,7 @@ from streamloader.dts.pictures import (
     PictureHeaderError,
     read_picture_header,
 )
-from streamloader.dts.record_bytes import HASHES_NATIVELY, copy_rows
+from streamloader.dts.record_bytes import copy_rows
 from streamloader.dts.schema import Schema
 from streamloader.dts.shard_summary import ShardSummary
 from streamloader.dts.shard_table import ShardEntry, ShardTable
@@ -47,7 +47,6 @@ __all__ = [
     "DEFAULT_LIMITS",
     "ELEMENT_DTYPES",
     "FORMAT_CODES",
-    "HASHES_NATIVELY",
     "HASH_NAMES",
     "HEAD_BYTES",
     "NO_DEFAULT",

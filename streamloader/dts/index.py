@@ -8,9 +8,11 @@ import numpy as np
 import numpy.typing as npt
 
 from streamloader.dts.fields import Column, Field
+from streamloader.dts.hashes import DEFAULT_HASH
 from streamloader.dts.layout import FIELD_ALIGN, HEAD_BYTES, Head, SectionKind, byte_view, is_zero
 from streamloader.dts.limits import DEFAULT_LIMITS, Limits
 from streamloader.dts.naming import decode_key
+from streamloader.dts.record_bytes import HASHES_NATIVELY
 from streamloader.dts.records import read_record
 from streamloader.dts.schema import Schema
 from streamloader.dts.shard_table import ShardEntry
@@ -164,6 +166,11 @@ class ShardIndex:
             raise ShardError(
                 "padding behind the head is not zero", shard=self.name, offset=HEAD_BYTES
             )
+
+    @property
+    def is_checked_natively(self) -> bool:
+        """Whether ``verify_records`` takes no time of the interpreter for each record."""
+        return HASHES_NATIVELY and self.schema.hash == DEFAULT_HASH
 
     @property
     def data_offset(self) -> int:

@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from streamloader.dts import HASHES_NATIVELY, RecordFault, ShardIndex, ShardSpan
+from streamloader.dts import RecordFault, ShardIndex, ShardSpan
 from streamloader.fetch.arena import ALIGN_BYTES, Arena, aligned
 from streamloader.fetch.cancel import all_or_cancel
 from streamloader.fetch.catalog import Catalog
@@ -152,19 +152,21 @@ class PieceLoader:
         parts = self._parts_of(first, count)
         indexes = self._catalog.held_indexes([part.shard for part in parts])
         if indexes is None:
-            tails = all_or_cancel([self._catalog.shard_index(part.shard) for part in parts])
             extents = self._block_extents(first, count)
             if extents is not None:
                 reads = self._read_extents(parts, extents, base)
-                indexes, _ = await all_or_cancel([tails, reads])
+                indexes, _ = await all_or_cancel([self._read_indexes(parts), reads])
                 return _spans(parts, extents, base, indexes)
-            indexes = await tails
+            indexes = await self._read_indexes(parts)
         extents = []
         for part, index in zip(parts, indexes, strict=True):
             start, end = index.offsets[part.first], index.offsets[part.first + part.count]
             extents.append((int(start), int(end - start)))
         await self._read_extents(parts, extents, base)
         return _spans(parts, extents, base, indexes)
+
+    async def _read_indexes(self, parts: list[ShardSpan]) -> list[ShardIndex]:
+        return await all_or_cancel([self._catalog.shard_index(part.shard) for part in parts])
 
     def _block_extents(self, first: int, count: int) -> list[tuple[int, int]] | None:
         """(offset, bytes) in the shards of a whole block, known without their tails."""
@@ -208,7 +210,7 @@ class PieceLoader:
     async def _verify_span(self, span: _Span) -> list[RecordFault]:
         data = self._arena.array[span.base : span.base + span.nbytes].data
         verify = span.index.verify_records
-        if HASHES_NATIVELY and span.nbytes <= _CHECK_HERE_BYTES:
+        if span.index.is_checked_natively and span.nbytes <= _CHECK_HERE_BYTES:
             return verify(span.first, span.count, data, span.offset)
         return await self._in_thread(verify, span.first, span.count, data, span.offset)
 

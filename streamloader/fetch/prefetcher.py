@@ -63,7 +63,6 @@ class _Run:
     faults: dict[int, dict[int, str]] = field(default_factory=dict)
     outstanding: int = 0
     over: bool = False
-    changed: asyncio.Event = field(default_factory=asyncio.Event)
 
 
 class Prefetcher:
@@ -100,13 +99,19 @@ class Prefetcher:
             verify=verify,
         )
         self._planner = ThreadPoolExecutor(1, "streamloader-plan")
+        self._runs: list[_Run] = []
+        self._changed = asyncio.Event()
 
     async def run(self, plan: RankPlan, deliver: Callable[[Fetched], Awaitable[None]]) -> None:
         """Delivers every batch of ``plan`` in order; returns when all of them are released.
 
+        A second run may begin when the first one has delivered its last batch: they share the
+        arena, and only one of them may be waiting for memory.
+
         Any failure cancels what is under way, waits for it, and is raised as it was.
         """
         run = _Run(plan)
+        self._runs.append(run)
         try:
             async with asyncio.TaskGroup() as group:
                 group.create_task(self._plan_ahead(run, group))
@@ -115,8 +120,10 @@ class Prefetcher:
             raise _first_failure(failures) from None
         finally:
             run.over = True
+            self._runs.remove(run)
             for slot in run.table.all_slots().tolist():
                 self._arena.free(int(run.table.base[slot]))
+            self._changed.set()
 
     def close(self) -> None:
         self._loader.close()
@@ -171,7 +178,7 @@ class Prefetcher:
             start = self._arena.allocate(nbytes)
             if start is not None:
                 return start
-            if run.outstanding == 0:
+            if run.outstanding == 0 and not any(len(r.table) for r in self._runs if r is not run):
                 idle = run.table.idle(keep)
                 if len(idle):
                     self._counters.add("fetch.evicted_pieces")
@@ -188,8 +195,8 @@ class Prefetcher:
                         " memory_limit or lower batch_size"
                     )
             self._counters.add("fetch.waits_for_memory")
-            run.changed.clear()
-            await run.changed.wait()
+            self._changed.clear()
+            await self._changed.wait()
 
     async def _load(self, run: _Run, slot: int, first: int, count: int, base: int) -> None:
         started = time.perf_counter()
@@ -203,20 +210,20 @@ class Prefetcher:
         self._counters.add("fetch.pieces")
         self._counters.add("fetch.bytes", piece.stored_bytes)
         self._counters.observe("fetch.piece_s", time.perf_counter() - started)
-        run.changed.set()
+        self._changed.set()
 
     async def _dispatch(self, run: _Run, deliver: Callable[[Fetched], Awaitable[None]]) -> None:
         loop = asyncio.get_running_loop()
         while (planned := await run.planned.get()) is not None:
             started = time.perf_counter()
             while not run.table.ready[planned.slots].all():
-                run.changed.clear()
-                await run.changed.wait()
+                self._changed.clear()
+                await self._changed.wait()
             self._counters.observe("fetch.wait_s", time.perf_counter() - started)
             await deliver(self._collect(run, planned, loop))
         while run.outstanding:
-            run.changed.clear()
-            await run.changed.wait()
+            self._changed.clear()
+            await self._changed.wait()
 
     def _collect(self, run: _Run, planned: _Planned, loop: asyncio.AbstractEventLoop) -> Fetched:
         plan, table = planned.plan, run.table
@@ -238,7 +245,7 @@ class Prefetcher:
             return  # its memory went back as a whole, and may be another run's by now
         run.outstanding -= 1
         self._drop(run, run.table.release(slots))
-        run.changed.set()
+        self._changed.set()
 
     def _drop(self, run: _Run, slots: Int64) -> None:
         slots = slots[run.table.ready[slots]]
@@ -248,7 +255,7 @@ class Prefetcher:
             self._arena.free(int(run.table.base[slot]))
             run.faults.pop(slot, None)
         run.table.remove(slots)
-        run.changed.set()
+        self._changed.set()
 
 
 def _faults_of(run: _Run, samples: Int64, slots: Int64) -> dict[int, str]:

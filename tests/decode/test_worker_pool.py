@@ -222,7 +222,7 @@ def test_a_failure_that_reaches_nobody_is_raised_by_the_next_submit(
     assert "telling its owner failed too" in caplog.text
 
 
-def test_cancel_all_waits_for_the_running_share_and_drops_the_others() -> None:
+def test_cancel_waits_for_the_running_share_and_drops_the_others() -> None:
     gate = Gate()
     running, queued = Job(2, run=gate), Job(3)
     with WorkerPool(1) as pool:
@@ -230,11 +230,11 @@ def test_cancel_all_waits_for_the_running_share_and_drops_the_others() -> None:
         pool.submit(queued)
         assert gate.entered.wait(WAIT_S)
         with pytest.raises(TimeoutError, match="streamloader-decode-0 still runs a share"):
-            pool.cancel_all(timeout_s=0.05)
+            pool.cancel(None, timeout_s=0.05)
         cancelled = threading.Event()
 
         def cancel() -> None:
-            pool.cancel_all()
+            pool.cancel(None)
             cancelled.set()
 
         canceller = threading.Thread(target=cancel)
@@ -264,27 +264,27 @@ def test_a_cancelled_share_that_fails_tells_nobody() -> None:
         pool.submit(job)
         assert gate.entered.wait(WAIT_S)
         with pytest.raises(TimeoutError):
-            pool.cancel_all(timeout_s=0.01)
+            pool.cancel(None, timeout_s=0.01)
         gate.open.set()
-        pool.cancel_all()
+        pool.cancel(None)
     assert job.ends == []
 
 
-def test_cancel_all_of_an_idle_pool_returns_at_once() -> None:
+def test_cancel_of_an_idle_pool_returns_at_once() -> None:
     with WorkerPool(2) as pool:
-        pool.cancel_all(timeout_s=0.0)
+        pool.cancel(None, timeout_s=0.0)
 
 
-def test_cancel_all_waits_for_a_done_that_runs() -> None:
+def test_cancel_waits_for_a_done_that_runs() -> None:
     gate = Gate()
     job = Job(1, done=lambda: gate(0))
     with WorkerPool(1) as pool:
         pool.submit(job)
         assert gate.entered.wait(WAIT_S)
         with pytest.raises(TimeoutError):
-            pool.cancel_all(timeout_s=0.01)
+            pool.cancel(None, timeout_s=0.01)
         gate.open.set()
-        pool.cancel_all()
+        pool.cancel(None)
         assert job.ends == [None]
 
 
@@ -294,7 +294,7 @@ def test_a_worker_cannot_wait_for_itself() -> None:
 
         def cancel() -> None:
             with pytest.raises(RuntimeError, match="call it from another one") as caught:
-                pool.cancel_all()
+                pool.cancel(None)
             errors.append(caught.value)
 
         job = Job(1, done=cancel)
