@@ -1,6 +1,7 @@
 """The native decoder in threads of one process against as many processes, and the whole loader.
 
-    python benchmarks/decode_cores.py PICTURES [--workers 16] [--rounds 5] [--seconds 3] [--json]
+    python benchmarks/decode_cores.py PICTURES [--workers 16] [--rounds 5] [--seconds 3] [--set URL]
+        [--json]
 
 What a machine can do is what independent processes reach; threads lose to it by the interpreter
 lock, and the loader by everything around the decoder. Rounds are interleaved.
@@ -9,6 +10,7 @@ lock, and the loader by everything around the decoder. Rounds are interleaved.
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import multiprocessing
 import os
@@ -28,6 +30,8 @@ from streamloader.convert import convert
 from streamloader.decode import Share, open_decoder
 
 SHARE, SIZE = 16, 224
+#: Batches that a loader may have made while nobody took them; they are not counted.
+MADE_AHEAD = 8
 TRANSFORM = RandomResizedCrop(SIZE, flip=0.5)
 
 
@@ -106,18 +110,19 @@ def in_processes(pictures: list[bytes], workers: int, seconds: float) -> float:
     return total.value / (time.perf_counter() - started)
 
 
-def in_loader(url: str, workers: int) -> Callable[[], float]:
-    """Pictures per second of whole epochs of a loader with its own batches of 256."""
+def in_loader(url: str, workers: int) -> Callable[[float], float]:
+    """Pictures per second of a loader in batches of 256, epoch after epoch."""
     loader = StreamLoader(
         url, batch_size=256, transform=TRANSFORM, shuffle=True, device="cpu", num_workers=workers
     )
+    batches = (batch for _ in itertools.count() for batch in loader)
 
-    def run() -> float:
-        batches = iter(loader)
-        next(batches)
+    def run(seconds: float) -> float:
+        for _ in range(MADE_AHEAD):
+            next(batches)
         started, samples = time.perf_counter(), 0
-        for batch in batches:
-            samples += int(batch["valid"].sum())
+        while time.perf_counter() < started + seconds:
+            samples += int(next(batches)["valid"].sum())
         return samples / (time.perf_counter() - started)
 
     return run
@@ -129,6 +134,7 @@ def main() -> None:
     parser.add_argument("--workers", type=int, default=len(os.sched_getaffinity(0)))
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--seconds", type=float, default=3.0)
+    parser.add_argument("--set", help="a data set of such pictures; made of PICTURES if left out")
     parser.add_argument("--json", action="store_true")
     arguments = parser.parse_args()
     paths = sorted(arguments.pictures.rglob("*.jpg"))[:400]
@@ -136,14 +142,15 @@ def main() -> None:
     work, workers = Work(pictures), arguments.workers
     rates: dict[str, list[float]] = {"one thread": [], "threads": [], "processes": [], "loader": []}
     with tempfile.TemporaryDirectory() as folder:
-        convert(str(arguments.pictures), f"{folder}/set")
-        epoch = in_loader(f"{folder}/set", workers)
-        epoch()
+        url = arguments.set or f"{folder}/set"
+        if arguments.set is None:
+            convert(str(arguments.pictures), url)
+        loader = in_loader(url, workers)
         for _ in range(arguments.rounds):
             rates["one thread"].append(in_threads(work, 1, arguments.seconds))
             rates["threads"].append(in_threads(work, workers, arguments.seconds))
             rates["processes"].append(in_processes(pictures, workers, arguments.seconds))
-            rates["loader"].append(epoch())
+            rates["loader"].append(loader(arguments.seconds))
     figures = {name: statistics.median(values) for name, values in rates.items()}
     figures["threads / processes"] = statistics.median(
         t / p for t, p in zip(rates["threads"], rates["processes"], strict=True)
