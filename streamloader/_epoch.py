@@ -31,7 +31,7 @@ class EpochRun:
 
     Args:
         engine: threads, memory and data set; shared by the runs of a loader, which follow one
-            another: the next may begin when every batch of this one ``is_submitted``.
+            another: the next may begin once this one ``is_planned``.
         epoch, start: epoch, and the global position from which it goes on.
         rank, world_size: whose batches.
         delivery: told of the run's beginning and end, and of each filled batch in batch order.
@@ -83,7 +83,7 @@ class EpochRun:
         self._running: Running[None] | None = None
         self._stopping = threading.Lock()
         self._stopped = False
-        self.is_submitted = False
+        self.is_planned = False
         self.station: TransferStation | None = None
         self.outbox: Outbox[Filled] = Outbox(
             self.plan.num_batches,
@@ -156,11 +156,14 @@ class EpochRun:
 
     async def _main(self) -> None:
         try:
-            await self._engine.prefetcher.run(self.plan, self._deliver)
+            await self._engine.prefetcher.run(self.plan, self._deliver, self._planned)
         except asyncio.CancelledError:
             raise
         except BaseException as error:  # noqa: BLE001 - handed to the consumer, who raises it
             self.outbox.fail(error)
+
+    def _planned(self) -> None:
+        self.is_planned = True
 
     async def _deliver(self, fetched: Fetched) -> None:
         slot = await self._free_slot()
@@ -175,7 +178,6 @@ class EpochRun:
             on_failure=self.outbox.fail,
         )
         self._engine.pool.submit(job, self)
-        self.is_submitted = fetched.plan.number == self.plan.num_batches - 1
 
     async def _free_slot(self) -> Slot:
         ring, freed = self._engine.ring, self._engine.slot_freed

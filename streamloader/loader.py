@@ -218,7 +218,7 @@ class StreamLoader:
         return run
 
     def _start_following(self, run: EpochRun) -> None:
-        """Starts to fetch the next epoch while the last batches of ``run`` are consumed."""
+        """Starts to fetch the next epoch; all that ``run`` still needs has room in memory."""
         with self._lock:
             if self._following is None and not self._closed and run in self._engine.runs:
                 self._following = self._start_run(self._blank_state(run.epoch + 1))
@@ -385,7 +385,7 @@ class _EpochIterator(Iterator[Batch], AsyncIterator[Batch]):
                 self._exhausted = True
                 self.end()
                 raise StopIteration
-            if self._run.is_submitted:
+            if self._run.is_planned:
                 self._loader._start_following(self._run)
             with self._timed("transfer_s"):
                 fields = self._delivery.deliver(self._run, filled)

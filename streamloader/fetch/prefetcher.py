@@ -101,12 +101,19 @@ class Prefetcher:
         self._planner = ThreadPoolExecutor(1, "streamloader-plan")
         self._runs: list[_Run] = []
         self._changed = asyncio.Event()
+        self._delivering = asyncio.Lock()
 
-    async def run(self, plan: RankPlan, deliver: Callable[[Fetched], Awaitable[None]]) -> None:
+    async def run(
+        self,
+        plan: RankPlan,
+        deliver: Callable[[Fetched], Awaitable[None]],
+        on_planned: Callable[[], None] = lambda: None,
+    ) -> None:
         """Delivers every batch of ``plan`` in order; returns when all of them are released.
 
-        A second run may begin when the first one has delivered its last batch: they share the
-        arena, and only one of them may be waiting for memory.
+        A second run may begin once the first one has called ``on_planned``: all its pieces have
+        room then, so only one of the two waits for memory. It reads at once, and delivers when the
+        first one has delivered everything.
 
         Any failure cancels what is under way, waits for it, and is raised as it was.
         """
@@ -114,7 +121,7 @@ class Prefetcher:
         self._runs.append(run)
         try:
             async with asyncio.TaskGroup() as group:
-                group.create_task(self._plan_ahead(run, group))
+                group.create_task(self._plan_ahead(run, group, on_planned))
                 group.create_task(self._dispatch(run, deliver))
         except BaseExceptionGroup as failures:
             raise _first_failure(failures) from None
@@ -129,7 +136,9 @@ class Prefetcher:
         self._loader.close()
         self._planner.shutdown(wait=True)
 
-    async def _plan_ahead(self, run: _Run, group: asyncio.TaskGroup) -> None:
+    async def _plan_ahead(
+        self, run: _Run, group: asyncio.TaskGroup, on_planned: Callable[[], None]
+    ) -> None:
         async for plan, wanted in self._plans(run.plan):
             slots = run.table.slots_of(wanted.ids)
             for place in np.flatnonzero(slots < 0).tolist():
@@ -138,6 +147,7 @@ class Prefetcher:
             run.outstanding += 1
             self._drop(run, run.table.finish_up_to(plan.number))
             await run.planned.put(_Planned(plan, wanted, slots))
+        on_planned()
         await run.planned.put(None)
 
     async def _plans(self, plan: RankPlan) -> AsyncIterator[tuple[BatchPlan, Wanted]]:
@@ -213,6 +223,13 @@ class Prefetcher:
         self._changed.set()
 
     async def _dispatch(self, run: _Run, deliver: Callable[[Fetched], Awaitable[None]]) -> None:
+        async with self._delivering:
+            await self._deliver_all(run, deliver)
+        while run.outstanding:
+            self._changed.clear()
+            await self._changed.wait()
+
+    async def _deliver_all(self, run: _Run, deliver: Callable[[Fetched], Awaitable[None]]) -> None:
         loop = asyncio.get_running_loop()
         while (planned := await run.planned.get()) is not None:
             started = time.perf_counter()
@@ -221,9 +238,6 @@ class Prefetcher:
                 await self._changed.wait()
             self._counters.observe("fetch.wait_s", time.perf_counter() - started)
             await deliver(self._collect(run, planned, loop))
-        while run.outstanding:
-            self._changed.clear()
-            await self._changed.wait()
 
     def _collect(self, run: _Run, planned: _Planned, loop: asyncio.AbstractEventLoop) -> Fetched:
         plan, table = planned.plan, run.table

@@ -55,12 +55,18 @@ def test_its_first_batch_is_ready_before_anybody_asks_and_is_the_right_one(pictu
         assert content(stream) == epochs[2]
 
 
-def test_it_is_begun_when_the_last_batch_went_to_the_workers(pictures):
+def test_it_delivers_nothing_before_this_epoch_delivered_everything(pictures, monkeypatch):
+    epochs = []
     with loader(pictures, prefetch_batches=2) as stream:
-        batches = iter(stream)
-        begun = [stream._following is not None for _ in batches]
-        assert begun[-1]
-        assert not any(begun[: len(begun) - 2 - 2 - 1]), "no batch of it before all of this one"
+        submit = stream._engine.pool.submit
+        monkeypatch.setattr(
+            stream._engine.pool,
+            "submit",
+            lambda job, run: (epochs.append(run.epoch), submit(job, run)),
+        )
+        finish_epoch(stream)
+        assert epochs.count(0) == len(stream)
+        assert epochs == sorted(epochs)
 
 
 def test_another_epoch_is_asked_for(pictures, epochs):
