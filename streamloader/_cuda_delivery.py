@@ -26,7 +26,8 @@ class CudaDelivery(Delivery):
         self._pixels = pixels
         self._on_host = on_host
         slot_pixels = pixels if on_host else PixelFormat()
-        super().__init__(partial(HostMemory, pin=self._backend), slot_pixels)
+        gpu = self._backend.device.index
+        super().__init__(partial(HostMemory, pin=self._backend), slot_pixels, gpu)
 
     def begin(self, run: EpochRun) -> None:
         device = str(self._backend.device)

@@ -23,15 +23,20 @@ class Delivery(ABC):
     """Takes filled slots of a run in batch order and gives the fields of batches.
 
     Args:
-        memory_factory: makes the memory of a host slot.
+        memory_factory: makes the memory of a host slot, as ``HostMemory`` does.
         slot_pixels: how pictures lie in the slot.
+        gpu: number of the GPU for CUDA, None for the CPU.
     """
 
     def __init__(
-        self, memory_factory: Callable[[int], HostMemory], slot_pixels: PixelFormat
+        self,
+        memory_factory: Callable[..., HostMemory],
+        slot_pixels: PixelFormat,
+        gpu: int | None = None,
     ) -> None:
         self.memory_factory = memory_factory
         self.slot_pixels = slot_pixels
+        self.gpu = gpu
         self._fields: BatchFields | None = None
         self._layout: SlotLayout | None = None
 

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import threading
 import weakref
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from storage_backends import Store, open_store
@@ -24,7 +26,14 @@ from streamloader.fetch import (
     divide_memory,
 )
 from streamloader.monitor import Counters
-from streamloader.topology import allowed_cpus
+from streamloader.topology import (
+    Seats,
+    bind_thread,
+    format_cpu_list,
+    plan_seats,
+    read_machine,
+    visible_cuda,
+)
 from streamloader.transfer import SlotLayout, SlotRing
 
 if TYPE_CHECKING:
@@ -32,6 +41,8 @@ if TYPE_CHECKING:
     from streamloader._epoch import EpochRun
 
 _CONSUMER_SLOTS = 2
+
+logger = logging.getLogger("streamloader.loader")
 
 
 class Engine:
@@ -50,7 +61,8 @@ class Engine:
     def __init__(self, settings: Settings, world: World, delivery: Delivery) -> None:
         self.settings = settings
         self.counters = Counters()
-        self.num_workers = _own_workers(settings.num_workers, world)
+        self.seats = _plan_seats(settings, world, delivery.gpu)
+        self.num_workers = len(self.seats.workers)
         self._lock = threading.Lock()
         self._closed = False
         self.loop_thread = LoopThread("fetch").start()
@@ -58,7 +70,7 @@ class Engine:
         self._store: Store | None = None
         self._prefetcher: Prefetcher | None = None
         self._ring: SlotRing | None = None
-        self.pool = WorkerPool(self.num_workers, counters=self.counters)
+        self.pool = WorkerPool(self.num_workers, counters=self.counters, cpus=self.seats.workers)
         try:
             self.loop_thread.run(self._open(world, delivery))
             self.pool.start()
@@ -66,7 +78,14 @@ class Engine:
             self.close()
             raise
 
+    def _bind_loop_thread(self) -> None:
+        """Runs in the event loop's thread, whose executors start threads that inherit its CPUs."""
+        refusal = bind_thread(self.seats.threads) if self.seats.threads else None
+        if refusal is not None:
+            logger.warning("the fetch thread runs on any CPU: %s", refusal)
+
     async def _open(self, world: World, delivery: Delivery) -> None:
+        self._bind_loop_thread()
         settings = self.settings
         self.slot_freed = asyncio.Event()
         store = open_store(settings.url, counters=self.counters, **settings.storage_options)
@@ -114,7 +133,7 @@ class Engine:
             layout,
             slots=self.memory.slots,
             max_slots=self.memory.max_slots,
-            memory_factory=delivery.memory_factory,
+            memory_factory=partial(delivery.memory_factory, node=self.seats.node),
             on_free=_waker(self),
         )
         delivery.open(self.fields, layout)
@@ -149,6 +168,28 @@ class Engine:
             },
         }
 
+    def staging_account(self) -> dict[str, Any]:
+        """The slots' memory: its budget, how much is registered for DMA, and where it lies."""
+        ring = self.ring.stats()
+        return {
+            "budget_bytes": ring.max_nbytes,
+            "bytes": ring.nbytes,
+            "pinned_bytes": ring.pinned_nbytes,
+            "pin_refusal": ring.pin_refusal,
+            "node": ring.node,
+            "pages_by_node": dict(ring.pages_by_node),
+        }
+
+    def seats_account(self) -> dict[str, Any]:
+        """Where the workers run: a list of CPUs each, "" for any."""
+        seats = self.seats
+        return {
+            "pin_workers": self.settings.pin_workers,
+            "node": None if seats.node is None else seats.node.index,
+            "workers": [format_cpu_list(cpus) for cpus in seats.workers],
+            "unbound_because": self.pool.bind_refusal or seats.unbound_because or None,
+        }
+
     def close(self) -> None:
         """Ends every thread; may be called twice and from any thread but the engine's own."""
         with self._lock:
@@ -179,7 +220,23 @@ def _waker(engine: Engine) -> Callable[[], None]:
     return wake
 
 
-def _own_workers(num_workers: int | None, world: World) -> int:
-    """This process's part of the node's workers, at least one."""
-    total = num_workers if num_workers is not None else max(1, allowed_cpus() - 1)
-    return max(1, -(-total // world.local_world_size))
+def _plan_seats(settings: Settings, world: World, gpu: int | None) -> Seats:
+    """This process's part of the node's workers, and where they run."""
+    machine = read_machine(cuda=None if gpu is None else visible_cuda())
+    seats = plan_seats(
+        machine,
+        local_rank=world.local_rank,
+        local_world_size=world.local_world_size,
+        gpu=gpu,
+        num_workers=settings.num_workers,
+        pin=settings.pin_workers,
+    )
+    if seats.unbound_because:
+        logger.warning("workers and slots stay on any NUMA node: %s", seats.unbound_because)
+    logger.info(
+        "%d workers, %d of them bound; CPUs allowed: %s",
+        len(seats.workers),
+        seats.bound_workers,
+        format_cpu_list(machine.allowed),
+    )
+    return seats

@@ -12,6 +12,7 @@ from streamloader._user_code import UserCode
 from streamloader.decode import PixelFormat, Transform
 from streamloader.errors import ConfigError
 from streamloader.order.plan import LAST_BATCH_RULES, LastBatch
+from streamloader.topology import PIN_WORKERS, PinWorkers
 
 OnError = Literal["raise", "skip"]
 
@@ -31,6 +32,7 @@ class Settings:
     epoch_size: int | None
     last_batch: LastBatch
     num_workers: int | None
+    pin_workers: PinWorkers
     prefetch_batches: int
     memory_limit_bytes: int
     max_pixels: int
@@ -55,6 +57,8 @@ class Settings:
                 "numpy has no bfloat16 for map, batch_map and collate: use output='float32' and"
                 " convert on the device"
             )
+        if self.pin_workers not in PIN_WORKERS:
+            raise ConfigError(f"pin_workers must be one of {PIN_WORKERS}, got {self.pin_workers!r}")
         if self.on_error not in ("raise", "skip"):
             raise ConfigError(f"on_error must be 'raise' or 'skip', got {self.on_error!r}")
         if not 0 <= self.max_bad_fraction <= 1:

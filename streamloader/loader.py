@@ -27,6 +27,7 @@ from streamloader.monitor import TimeSummary
 from streamloader.order import LoaderState, RankPlan
 from streamloader.order.plan import LastBatch
 from streamloader.sizes import parse_size
+from streamloader.topology import PinWorkers
 
 DEFAULT_MAX_PIXELS = 178_956_970
 
@@ -60,8 +61,10 @@ class StreamLoader:
         mean, std: three numbers on the 0-1 scale, for float outputs.
         last_batch: ``"pad"`` (default; repeats with ``valid`` False, so that all ranks and all
             batches are equal), ``"drop"`` or ``"partial"``; ``drop_last=True`` means "drop".
-        num_workers: decode threads of the whole node, shared by its ranks; by default the
-            allowed CPUs less one.
+        num_workers: decode threads of the whole node, shared by its ranks; by default each
+            rank's part of the allowed CPUs, less one.
+        pin_workers: ``"node"`` keeps the threads on the NUMA node of the rank's GPU, where there
+            are several nodes; ``"core"`` gives each decode thread one CPU; ``"off"`` binds none.
         prefetch_batches: batches decoded ahead.
         memory_limit: bytes, or ``"1gib"``, for blocks, shard tails and slots together.
         map, batch_map, collate: your own Python, per sample, per batch, and to make a batch of
@@ -104,6 +107,7 @@ class StreamLoader:
         last_batch: LastBatch | None = None,
         drop_last: bool | None = None,
         num_workers: int | None = None,
+        pin_workers: PinWorkers = "node",
         prefetch_batches: int = 3,
         memory_limit: int | str = "1gib",
         map: SampleFunction | None = None,  # noqa: A002 - the name that users know
@@ -134,6 +138,7 @@ class StreamLoader:
             epoch_size=epoch_size,
             last_batch=choose_last_batch(last_batch, drop_last),
             num_workers=num_workers,
+            pin_workers=pin_workers,
             prefetch_batches=prefetch_batches,
             memory_limit_bytes=parse_size(memory_limit, "memory_limit"),
             max_pixels=max_pixels,
@@ -286,6 +291,8 @@ class StreamLoader:
             "times_ms": {name: t.to_dict() for name, t in counters.times().items()},
             "memory_bytes": self._engine.memory_account(),
             "workers": self._engine.num_workers,
+            "seats": self._engine.seats_account(),
+            "staging": self._engine.staging_account(),
             "decoder": "none" if self._engine.decoder is None else self._engine.decoder.name,
             **self._delivery.stats(),
         }

@@ -46,6 +46,10 @@ VERBS: dict[str, Verb] = {
         "streamloader.cli._bench:command",
         "Run the whole pipeline to batches on a device and time it.",
     ),
+    "topology": Verb(
+        "streamloader.cli._topology:command",
+        "Show the CPUs, NUMA nodes and GPUs of this process, and where workers would run.",
+    ),
     "demo": Verb(
         "streamloader.cli._demo:command",
         "Start an S3 server, convert pictures into it and train from it.",

@@ -10,13 +10,14 @@ import logging
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from enum import Enum, auto
 from typing import Protocol, Self
 
 from streamloader.errors import ConfigError
 from streamloader.monitor import Counters
+from streamloader.topology import bind_thread
 
 _LOG = logging.getLogger("streamloader.decode")
 
@@ -91,14 +92,28 @@ class WorkerPool:
         num_workers: threads, at least 1.
         name: of the room, for the threads' names ``streamloader-<name>-<n>``.
         counters: told the time of each share as ``decode.share_s``.
+        cpus: CPUs for each thread, which binds itself when it starts; an empty set leaves it
+            where the process may run, and so does the system's refusal, with one warning.
+
+    Attributes:
+        bind_refusal: why the system refused to bind the threads, None if it did not.
     """
 
     def __init__(
-        self, num_workers: int, *, name: str = "decode", counters: Counters | None = None
+        self,
+        num_workers: int,
+        *,
+        name: str = "decode",
+        counters: Counters | None = None,
+        cpus: Sequence[Collection[int]] = (),
     ) -> None:
         if num_workers < 1:
             raise ConfigError(f"a worker pool needs at least one worker, got {num_workers}")
+        if cpus and len(cpus) != num_workers:
+            raise ConfigError(f"{num_workers} workers need as many CPU sets, got {len(cpus)}")
         self.num_workers = num_workers
+        self.bind_refusal: str | None = None
+        self._cpus = cpus
         self._counters = counters
         self._changed = threading.Condition()
         self._state = _State.NEW
@@ -214,7 +229,18 @@ class WorkerPool:
             "its decoder must look at the abort flag"
         )
 
+    def _bind(self, seat: int) -> None:
+        refusal = bind_thread(self._cpus[seat]) if self._cpus and self._cpus[seat] else None
+        if refusal is None:
+            return
+        with self._changed:
+            is_first = self.bind_refusal is None
+            self.bind_refusal = self.bind_refusal or refusal
+        if is_first:
+            _LOG.warning("workers run on any CPU instead of their seats': %s", refusal)
+
     def _work(self, seat: int) -> None:
+        self._bind(seat)
         name = self._threads[seat].name
         while True:
             with self._changed:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import mmap
 import os
 import weakref
-from collections.abc import Collection
 from concurrent.futures import ThreadPoolExecutor
 from typing import Protocol
 
@@ -17,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from streamloader.errors import ConfigError
+from streamloader.topology import NumaNode, bind_thread
 
 
 class PinningError(Exception):
@@ -46,15 +46,22 @@ class HostMemory:
         nbytes: size.
         pin: registers the memory for DMA; None leaves it pageable. A refusal is no error: the
             memory stays pageable and ``pin_refusal`` says why.
-        touch_cpus: CPUs of the NUMA node on which the pages shall lie; None touches from the
-            calling thread.
+        node: NUMA node on which the pages shall lie; a thread on its CPUs touches them. None
+            touches from the calling thread, and so does a refusal to go there, which is no error:
+            ``node_refusal`` says why.
 
     Raises:
-        ConfigError: a size below 1, or CPUs this process may not run on.
+        ConfigError: a size below 1.
         OSError: the system has no such amount of memory.
 
     The memory lives until :meth:`close`, or until this object is gone, and in both cases as long as
     an array looks into it.
+
+    Attributes:
+        nbytes, address: size, and where it begins.
+        node: as given.
+        pin_refusal, node_refusal: why the memory is not registered, or was touched elsewhere; None
+            where it was done or not asked for.
     """
 
     def __init__(
@@ -62,16 +69,24 @@ class HostMemory:
         nbytes: int,
         *,
         pin: HostPinner | None = None,
-        touch_cpus: Collection[int] | None = None,
+        node: NumaNode | None = None,
     ) -> None:
         if nbytes < 1:
             raise ConfigError(f"host memory needs at least 1 byte, got {nbytes}")
         self.nbytes = nbytes
+        self.node = node
         self.pin_refusal: str | None = None
+        self.node_refusal: str | None = None
         mapping = mmap.mmap(-1, nbytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
         self._array: NDArray[np.uint8] | None = np.frombuffer(mapping, np.uint8)
         self.address: int = self._array.ctypes.data
-        _touch_on_node(self._array, touch_cpus)
+        if node is None:
+            _touch(self._array)
+        else:
+            # Neighbours of one kind become one mapping, and pages are counted by mapping. No core
+            # dump needs the slots, and what a dump leaves out stays apart from all the rest.
+            mapping.madvise(mmap.MADV_DONTDUMP)
+            self.node_refusal = _touch_on_node(self._array, node)
         self._unpin: weakref.finalize[..., HostMemory] | None = None
         if pin is not None:
             self._pin(pin, self._array)
@@ -118,19 +133,12 @@ def _touch(array: NDArray[np.uint8]) -> None:
     array[:: mmap.PAGESIZE] = 0
 
 
-def _touch_on_node(array: NDArray[np.uint8], cpus: Collection[int] | None) -> None:
-    if cpus is None:
-        _touch(array)
-        return
+def _touch_on_node(array: NDArray[np.uint8], node: NumaNode) -> str | None:
+    """Touches from a thread of its own, so that the caller stays where it is."""
     with ThreadPoolExecutor(1, thread_name_prefix="streamloader-transfer-touch") as executor:
-        try:
-            executor.submit(os.sched_setaffinity, 0, cpus).result()
-        except OSError as error:
-            raise ConfigError(
-                f"cannot touch slot memory from CPUs {sorted(cpus)}: {error}; give CPUs that this "
-                "process may run on, or none"
-            ) from error
+        refusal = executor.submit(bind_thread, node.cpus).result()
         executor.submit(_touch, array).result()
+    return refusal
 
 
 def _unregister(pinner: HostPinner, address: int, array: NDArray[np.uint8], owner_pid: int) -> None:

@@ -5,10 +5,11 @@ from __future__ import annotations
 import logging
 import threading
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 
 from streamloader.errors import ConfigError, StreamLoaderError
+from streamloader.topology import pages_by_node
 from streamloader.transfer.layout import SlotLayout
 from streamloader.transfer.memory import HostMemory
 from streamloader.transfer.returns import ReturnBox
@@ -31,6 +32,9 @@ class RingStats:
         slot_bytes: bytes of one slot.
         pinned_slots: slots whose memory is registered for DMA.
         pin_refusal: why pinning was refused, None if it was not.
+        node: NUMA node that the slots were asked to lie on, None for no matter where.
+        pages_by_node: pages by the node where the first slots really lie; empty without ``node``,
+            or where the system does not tell.
         states: how many slots are in each state.
     """
 
@@ -39,12 +43,24 @@ class RingStats:
     slot_bytes: int
     pinned_slots: int
     pin_refusal: str | None
+    node: int | None
+    pages_by_node: Mapping[int, int]
     states: Mapping[SlotState, int]
 
     @property
     def nbytes(self) -> int:
         """Bytes of all slots together."""
         return self.slots * self.slot_bytes
+
+    @property
+    def max_nbytes(self) -> int:
+        """The budget: bytes of all the slots that may exist."""
+        return self.max_slots * self.slot_bytes
+
+    @property
+    def pinned_nbytes(self) -> int:
+        """Bytes that are registered for DMA."""
+        return self.pinned_slots * self.slot_bytes
 
 
 class SlotRing:
@@ -60,6 +76,8 @@ class SlotRing:
         on_free: called when :meth:`try_acquire` may have a slot again: one became writable, or the
             last one was leased and the ring may grow. It runs in any thread and also inside a
             finaliser; :class:`ReturnBox` says what it may do. A call is a hint: ask again.
+        locate: counts pages by node from the addresses of the first slots, if those were asked to
+            lie on one.
 
     Raises:
         ConfigError: not ``1 <= slots <= max_slots``.
@@ -73,6 +91,7 @@ class SlotRing:
         max_slots: int,
         memory_factory: Callable[[int], HostMemory] = HostMemory,
         on_free: Callable[[], None],
+        locate: Callable[[Collection[int]], Mapping[int, int]] = pages_by_node,
     ) -> None:
         if not 1 <= slots <= max_slots:
             raise ConfigError(
@@ -89,9 +108,13 @@ class SlotRing:
         self._growing = False
         self._closed = False
         self._pin_refusal: str | None = None
+        self._node_refusal: str | None = None
+        self._node: int | None = None
+        self._pages_by_node: Mapping[int, int] = {}
         try:
             for _ in range(slots):
                 self._writable.append(self._adopt(self._new_memory()))
+            self._check_node(locate)
         except BaseException:
             self.close()
             raise
@@ -104,7 +127,29 @@ class SlotRing:
                 "slots stay in pageable memory and copies to the device are slower: %s",
                 memory.pin_refusal,
             )
+        if memory.node_refusal is not None and self._node_refusal is None:
+            self._node_refusal = memory.node_refusal
+            logger.warning("slots may lie on another NUMA node than asked: %s", memory.node_refusal)
         return memory
+
+    def _check_node(self, locate: Callable[[Collection[int]], Mapping[int, int]]) -> None:
+        # Once, for the slots made at once: counting walks all memory of the process, and later
+        # slots are made in the same way.
+        node = self._slots[0].memory.node
+        if node is None:
+            return
+        self._node = node.index
+        self._pages_by_node = locate([slot.memory.address for slot in self._slots])
+        elsewhere = sum(self._pages_by_node.values()) - self._pages_by_node.get(node.index, 0)
+        if elsewhere:
+            logger.warning(
+                "%d pages of the slots lie on another NUMA node than %d (pages by node: %s); see "
+                "whether that node has free memory and whether numactl or the batch system sets a "
+                "memory policy",
+                elsewhere,
+                node.index,
+                dict(self._pages_by_node),
+            )
 
     def _adopt(self, memory: HostMemory) -> Slot:
         slot = Slot(self, len(self._slots), memory)
@@ -191,6 +236,8 @@ class SlotRing:
                 slot_bytes=self.layout.stride_bytes,
                 pinned_slots=sum(slot.memory.pinned for slot in self._slots),
                 pin_refusal=self._pin_refusal,
+                node=self._node,
+                pages_by_node=self._pages_by_node,
                 states=Counter(slot.peek() for slot in self._slots),
             )
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -388,3 +389,44 @@ def test_threads_carry_the_name_of_the_room() -> None:
         pool.submit(job)
         assert job.ended.wait(WAIT_S)
     assert job.ran == {0: "streamloader-verify-0"}
+
+
+def masks_seen(pool: WorkerPool) -> dict[str, set[int]]:
+    """The CPUs of each of two workers, which wait for each other inside their shares."""
+    seen: dict[str, set[int]] = {}
+    both = threading.Barrier(2, timeout=WAIT_S)
+
+    def look(share_no: int) -> None:
+        seen[threading.current_thread().name] = os.sched_getaffinity(0)
+        both.wait()
+
+    job = Job(2, look)
+    with pool:
+        pool.submit(job)
+        assert job.ended.wait(WAIT_S)
+    assert job.ends == [None]
+    return seen
+
+
+def test_each_worker_keeps_to_the_cpus_of_its_seat() -> None:
+    allowed = os.sched_getaffinity(0)
+    cpu = {max(allowed)}
+    seen = masks_seen(WorkerPool(2, name="seated", cpus=[cpu, set()]))
+    assert seen == {"streamloader-seated-0": cpu, "streamloader-seated-1": allowed}
+    assert os.sched_getaffinity(0) == allowed
+
+
+def test_refused_cpus_give_one_warning_and_the_workers_run(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    allowed = os.sched_getaffinity(0)
+    pool = WorkerPool(2, name="refused", cpus=[{4090}, {4091}])
+    assert set(map(frozenset, masks_seen(pool).values())) == {frozenset(allowed)}
+    assert [record.levelname for record in caplog.records] == ["WARNING"]
+    assert pool.bind_refusal is not None
+    assert pool.bind_refusal in caplog.text
+
+
+def test_as_many_seats_as_workers_are_needed() -> None:
+    with pytest.raises(ConfigError, match="2 workers need as many CPU sets, got 1"):
+        WorkerPool(2, cpus=[{0}])

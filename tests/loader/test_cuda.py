@@ -82,3 +82,14 @@ def test_an_early_break_and_the_next_epoch(pictures):
             next(iter(stream))
         seen = [n for b in stream for n in b["index"][b["valid"]].tolist()]
     assert sorted(seen) == list(range(NUM_PICTURES))
+
+
+def test_slots_are_pinned_within_the_budget_and_reported(pictures):
+    with loader(pictures) as stream:
+        next(iter(stream))
+        stats = stream.stats()
+    staging = stats["staging"]
+    assert staging["pin_refusal"] is None
+    assert staging["pinned_bytes"] == staging["bytes"] == stats["memory_bytes"]["used"]["slots"]
+    assert staging["bytes"] <= staging["budget_bytes"] == stats["memory_bytes"]["plan"]["max_slots"]
+    assert staging["node"] in (None, *map(int, staging["pages_by_node"]))

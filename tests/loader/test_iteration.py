@@ -210,6 +210,7 @@ def test_a_place_without_a_data_set_is_refused_with_advice(tmp_path):
     [
         ({"batch_size": 0}, "batch_size must be"),
         ({"num_workers": 0}, "num_workers must be"),
+        ({"pin_workers": "numa"}, "pin_workers must be one of .*'node'"),
         ({"on_error": "ignore"}, "on_error must be"),
         ({"device": "tpu"}, "device must be"),
         ({"memory_limit": "many"}, "memory_limit must be"),

@@ -36,3 +36,32 @@ def test_the_files_of_the_first_control_group_version_count_too(tmp_path):
 def test_an_unreadable_quota_is_ignored(tmp_path):
     write(tmp_path, "sys/fs/cgroup/cpu.max", "what ever\n")
     assert allowed_cpus(tmp_path) == len(os.sched_getaffinity(0))
+
+
+def test_the_tightest_of_the_nested_groups_counts(tmp_path):
+    write(tmp_path, "proc/self/cgroup", "0::/pod/container\n")
+    write(tmp_path, "sys/fs/cgroup/pod/container/cpu.max", "max 100000\n")
+    write(tmp_path, "sys/fs/cgroup/pod/cpu.max", "100000 100000\n")
+    assert allowed_cpus(tmp_path) == 1
+
+
+def test_a_group_that_is_not_the_process_own_does_not_count(tmp_path):
+    write(tmp_path, "proc/self/cgroup", "0::/pod/container\n")
+    write(tmp_path, "sys/fs/cgroup/other/cpu.max", "100000 100000\n")
+    assert allowed_cpus(tmp_path) == len(os.sched_getaffinity(0))
+
+
+def test_a_path_that_only_the_host_has_means_the_group_at_the_mount_point(tmp_path):
+    write(tmp_path, "proc/self/cgroup", "4:cpu,cpuacct:/docker/0123\n0::/docker/0123\n")
+    write(tmp_path, "sys/fs/cgroup/cpu,cpuacct/cpu.cfs_quota_us", "50000\n")
+    write(tmp_path, "sys/fs/cgroup/cpu,cpuacct/cpu.cfs_period_us", "100000\n")
+    assert allowed_cpus(tmp_path) == 1
+
+
+def test_a_path_out_of_the_group_namespace_is_not_followed(tmp_path):
+    write(tmp_path, "proc/self/cgroup", "0::/../../other\n")
+    write(tmp_path, "sys/other/cpu.max", "100000 100000\n")
+    write(tmp_path, "other/cpu.max", "100000 100000\n")
+    assert allowed_cpus(tmp_path) == len(os.sched_getaffinity(0))
+    write(tmp_path, "sys/fs/cgroup/cpu.max", "100000 100000\n")
+    assert allowed_cpus(tmp_path) == 1

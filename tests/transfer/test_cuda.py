@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 
 from streamloader.errors import ConfigError
+from streamloader.topology import pages_by_node, read_machine
 from streamloader.transfer import (
     CudaBackend,
     FieldSpec,
@@ -225,6 +226,18 @@ def test_registered_memory_is_pinned_for_torch_and_can_be_registered_again() -> 
         assert memory.pinned
         assert torch.from_numpy(memory.array).is_pinned()
         memory.close()
+
+
+def test_registered_memory_stays_on_the_node_where_it_was_touched() -> None:
+    node = next((node for node in read_machine().nodes if node.cpus), None)
+    memory = HostMemory(16 << 20, pin=CudaBackend(), node=node)
+    if node is None or not (pages := pages_by_node([memory.address])):
+        pytest.skip("this machine does not tell its nodes")
+    assert memory.pinned
+    assert memory.node_refusal is None
+    assert pages.keys() == {node.index}
+    assert pages[node.index] >= memory.nbytes // 4096
+    memory.close()
 
 
 def test_a_refusal_leaves_no_error_behind_for_the_next_kernel() -> None:

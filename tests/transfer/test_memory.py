@@ -5,12 +5,14 @@ from __future__ import annotations
 import gc
 import os
 import weakref
+from collections.abc import Collection
 from functools import partial
 
 import numpy as np
 import pytest
 
 from streamloader.errors import ConfigError
+from streamloader.topology import NumaNode, pages_by_node, read_machine
 from streamloader.transfer import HostMemory, PinningError
 
 
@@ -121,12 +123,14 @@ def test_a_ring_warns_once_about_refusals_and_reports_them(make_ring, caplog) ->
     assert "memlock limit of 64 KiB" in caplog.text
     assert ring.stats().pin_refusal == "memlock limit of 64 KiB"
     assert ring.stats().pinned_slots == 0
+    assert ring.stats().pinned_nbytes == 0
 
 
 def test_a_ring_reports_pinned_slots_and_unpins_them_when_it_closes(make_ring) -> None:
     pinner = FakePinner()
     ring = make_ring(3, memory_factory=partial(HostMemory, pin=pinner))
     assert ring.stats().pinned_slots == 3
+    assert ring.stats().pinned_nbytes == 3 * ring.layout.stride_bytes
     assert sorted(pinner.registered.values()) == [ring.layout.stride_bytes] * 3
     ring.close()
     assert pinner.registered == {}
@@ -143,15 +147,93 @@ def test_another_failure_of_the_driver_is_not_taken_for_a_refusal() -> None:
 
 def test_memory_can_be_touched_from_chosen_cpus_without_moving_the_caller() -> None:
     allowed = os.sched_getaffinity(0)
-    memory = HostMemory(8192, touch_cpus={min(allowed)})
+    memory = HostMemory(8192, node=NumaNode(0, frozenset({min(allowed)})))
     assert os.sched_getaffinity(0) == allowed
+    assert memory.node_refusal is None
     assert resident_bytes(memory.address, memory.nbytes) == memory.nbytes
     memory.close()
 
 
-def test_cpus_that_the_process_may_not_use_are_an_error_that_names_them() -> None:
-    with pytest.raises(ConfigError, match=r"CPUs \[4095\]"):
-        HostMemory(8192, touch_cpus={4095})
+def test_cpus_that_the_process_may_not_use_leave_usable_memory_and_the_reason() -> None:
+    memory = HostMemory(8192, node=NumaNode(1, frozenset({4095})))
+    assert memory.node_refusal is not None
+    assert "CPUs 4095" in memory.node_refusal
+    assert resident_bytes(memory.address, memory.nbytes) == memory.nbytes
+    memory.close()
+
+
+def test_memory_is_touched_before_it_is_pinned_and_unpinned_before_it_is_unmapped() -> None:
+    class Watching(FakePinner):
+        def register(self, address: int, nbytes: int) -> None:
+            assert resident_bytes(address, nbytes) == nbytes
+            super().register(address, nbytes)
+
+    pinner = Watching()
+    node = NumaNode(0, frozenset(os.sched_getaffinity(0)))
+    memory = HostMemory(40 * 4096, pin=pinner, node=node)
+    assert pinner.asked == 1
+    memory.close()
+    assert pinner.registered == {}
+
+
+def test_pages_are_counted_where_they_were_touched(make_ring) -> None:
+    """Real pages and the kernel's real count: a machine with one node has them all on it."""
+    cpu = min(os.sched_getaffinity(0))
+    index = node_of(cpu)
+    if index is None or not pages_by_node([id(cpu)]):
+        pytest.skip("this kernel does not tell nodes")
+    node = NumaNode(index, frozenset({cpu}))
+    ring = make_ring(3, memory_factory=partial(HostMemory, node=node))
+    stats = ring.stats()
+    assert stats.node == index
+    assert stats.pages_by_node.keys() == {index}
+    assert stats.pages_by_node[index] >= 3 * stats.slot_bytes // 4096
+
+
+def node_of(cpu: int) -> int | None:
+    for node in read_machine().nodes:
+        if cpu in node.cpus:
+            return node.index
+    return None
+
+
+def test_slots_on_another_node_give_one_warning_with_the_counts(make_ring, caplog) -> None:
+    asked: list[list[int]] = []
+
+    def locate(addresses: Collection[int]) -> dict[int, int]:
+        asked.append(list(addresses))
+        return {0: 7, 1: 41}
+
+    node = NumaNode(1, frozenset(os.sched_getaffinity(0)))
+    ring = make_ring(3, memory_factory=partial(HostMemory, node=node), locate=locate)
+    assert len(asked) == 1
+    assert len(set(asked[0])) == 3
+    assert [record.levelname for record in caplog.records] == ["WARNING"]
+    assert "7 pages of the slots" in caplog.text
+    assert ring.stats().pages_by_node == {0: 7, 1: 41}
+
+
+def test_slots_on_their_node_give_no_warning(make_ring, caplog) -> None:
+    node = NumaNode(1, frozenset(os.sched_getaffinity(0)))
+    factory = partial(HostMemory, node=node)
+    make_ring(3, memory_factory=factory, locate=lambda addresses: {1: 48})
+    make_ring(3, memory_factory=factory, locate=lambda addresses: {})
+    assert caplog.records == []
+
+
+def test_slots_for_no_node_are_not_looked_up(make_ring) -> None:
+    def locate(addresses: Collection[int]) -> dict[int, int]:
+        raise AssertionError("counting pages walks all memory of the process")
+
+    ring = make_ring(2, locate=locate)
+    assert (ring.stats().node, ring.stats().pages_by_node) == (None, {})
+
+
+def test_a_refused_place_gives_one_warning_for_a_ring(make_ring, caplog) -> None:
+    node = NumaNode(1, frozenset({4095}))
+    make_ring(3, memory_factory=partial(HostMemory, node=node), locate=lambda addresses: {1: 9})
+    assert len(caplog.records) == 1
+    assert "CPUs 4095" in caplog.text
 
 
 # The child ends at once, so threads that it lacks cannot block it.
