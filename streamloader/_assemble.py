@@ -51,7 +51,7 @@ class Recipe:
         masks, decoder = None, self.decoder
         if decoder is not None and isinstance(decoder.transform, Joint):
             dtype = decoder.transform.mask_dtype
-            masks = MaskDecoder(decoder.height, decoder.width, dtype, decoder.max_pixels)
+            masks = MaskDecoder(decoder.height, decoder.width, dtype, decoder.limits)
         object.__setattr__(self, "mask_decoder", masks)
 
 

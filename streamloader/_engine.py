@@ -103,7 +103,7 @@ class Engine:
             self.decoder = open_decoder(
                 settings.transform,
                 delivery.slot_pixels,
-                max_pixels=settings.max_pixels,
+                settings.limits,
                 counters=self.counters,
             )
         self.choice = await choose(

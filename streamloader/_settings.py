@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 from streamloader._choice import SamplerWeights, Subset
 from streamloader._user_code import UserCode
-from streamloader.decode import PixelFormat, Transform
+from streamloader.decode import PictureLimits, PixelFormat, Transform
 from streamloader.errors import ConfigError
 from streamloader.order.plan import LAST_BATCH_RULES, LastBatch
 from streamloader.topology import PIN_WORKERS, PinWorkers
@@ -35,7 +35,7 @@ class Settings:
     pin_workers: PinWorkers
     prefetch_batches: int
     memory_limit_bytes: int
-    max_pixels: int
+    limits: PictureLimits
     user_code: UserCode
     pack: tuple[str, ...]
     pixels: PixelFormat
@@ -45,7 +45,7 @@ class Settings:
     storage_options: Mapping[str, Any] = field(repr=False)
 
     def __post_init__(self) -> None:
-        at_least = {"batch_size": 1, "prefetch_batches": 1, "max_pixels": 1}
+        at_least = {"batch_size": 1, "prefetch_batches": 1}
         if self.num_workers is not None:
             at_least["num_workers"] = 1
         for name, least in at_least.items():

@@ -21,15 +21,13 @@ from streamloader._settings import OnError, Settings, choose_last_batch
 from streamloader._user_code import BatchFunction, CollateFunction, SampleFunction, UserCode
 from streamloader._world import World, detect_world
 from streamloader.batch import Batch
-from streamloader.decode import PixelFormat, Transform
+from streamloader.decode import MAX_PIXELS, MAX_SCANS, PictureLimits, PixelFormat, Transform
 from streamloader.errors import ConfigError
 from streamloader.monitor import TimeSummary
 from streamloader.order import LoaderState, RankPlan
 from streamloader.order.plan import LastBatch
 from streamloader.sizes import parse_size
 from streamloader.topology import PinWorkers
-
-DEFAULT_MAX_PIXELS = 178_956_970
 
 
 class StreamLoader:
@@ -78,7 +76,8 @@ class StreamLoader:
         stall_timeout_s: seconds without a batch after which waiting raises TimeoutError.
         storage_options: ``endpoint_url``, ``region``, ``profile``, ``anonymous``, ….
         download_retry, download_timeout: attempts, and seconds for a whole read.
-        max_pixels: pictures that claim more are refused before anything is allocated.
+        max_pixels, max_scans: pictures that claim more pixels, and JPEGs of more scans, each a
+            pass over the picture, are damaged samples, before memory for their pixels is taken.
         rank, world_size, local_rank, local_world_size: by default from torch.distributed if
             it is initialised, else from the environment of the launcher.
 
@@ -120,7 +119,8 @@ class StreamLoader:
         storage_options: Mapping[str, Any] | None = None,
         download_retry: int = 8,
         download_timeout: float = 60.0,
-        max_pixels: int = DEFAULT_MAX_PIXELS,
+        max_pixels: int = MAX_PIXELS,
+        max_scans: int = MAX_SCANS,
         rank: int | None = None,
         world_size: int | None = None,
         local_rank: int | None = None,
@@ -141,7 +141,7 @@ class StreamLoader:
             pin_workers=pin_workers,
             prefetch_batches=prefetch_batches,
             memory_limit_bytes=parse_size(memory_limit, "memory_limit"),
-            max_pixels=max_pixels,
+            limits=PictureLimits(max_pixels, max_scans),
             user_code=UserCode(map, collate, batch_map),
             pack=(pack,) if isinstance(pack, str) else tuple(pack),
             pixels=PixelFormat(output, mean, std),  # type: ignore[arg-type]  # it validates

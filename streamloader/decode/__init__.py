@@ -9,9 +9,9 @@ from streamloader.decode.crops import AppliedCrops, CropPlan, plan_crops
 from streamloader.decode.decoder import Decoder
 from streamloader.decode.faults import PictureFault, RowFault
 from streamloader.decode.joint import decode_jointly
+from streamloader.decode.limits import MAX_PIXELS, MAX_SCANS, PictureLimits
 from streamloader.decode.mask import MaskDecoder
 from streamloader.decode.native_decoder import NativeDecoder
-from streamloader.decode.picture import MAX_PIXELS, MAX_SCANS
 from streamloader.decode.pillow_decoder import PillowDecoder
 from streamloader.decode.pixel_format import PixelFormat
 from streamloader.decode.share import AbortFlag, AbortWord, Share
@@ -40,6 +40,7 @@ __all__ = [
     "MaskDecoder",
     "NativeDecoder",
     "PictureFault",
+    "PictureLimits",
     "PillowDecoder",
     "PixelFormat",
     "PoolJob",

@@ -7,12 +7,13 @@ import logging
 import numpy as np
 import numpy.typing as npt
 
-from streamloader.decode import native_decoder, native_kernel, picture
+from streamloader.decode import native_decoder, native_kernel
 from streamloader.decode.decoder import Decoder
-from streamloader.decode.picture import MAX_PIXELS, MAX_SCANS, Pixels
+from streamloader.decode.limits import DEFAULT_LIMITS, PictureLimits
+from streamloader.decode.picture import Pixels, flat_view, load_rgb, open_picture
 from streamloader.decode.pillow_decoder import PillowDecoder
 from streamloader.decode.pixel_format import PixelFormat
-from streamloader.decode.specs import Joint, Transform
+from streamloader.decode.specs import Transform
 from streamloader.errors import ConfigError
 from streamloader.monitor import Counters
 
@@ -29,27 +30,28 @@ def native_is_built() -> bool:
 def open_decoder(
     transform: Transform,
     pixel_format: PixelFormat | None = None,
+    limits: PictureLimits = DEFAULT_LIMITS,
     *,
-    max_pixels: int = MAX_PIXELS,
-    max_scans: int = MAX_SCANS,
     counters: Counters | None = None,
     name: str | None = None,
 ) -> Decoder:
     """The decoder of a loader.
 
     Args:
-        transform, pixel_format, max_pixels, max_scans, counters: as of ``NativeDecoder``.
-        name: "native" or "pillow"; None is native, but Pillow for a ``Joint``, and with a logged
-            warning where the native one was not built.
+        transform: what to do to each picture; its output size must not depend on the picture.
+        pixel_format: the numbers in the batch; None is uint8.
+        limits: a picture beyond them is a fault.
+        counters: told the number of pictures read as ``decode.pictures``, faults included, and by
+            the native decoder those of them that Pillow read as ``decode.pictures_by_pillow``.
+        name: "native" or "pillow"; None is native, but Pillow with a logged warning where the
+            native one was not built.
 
     Raises:
-        ConfigError: another name, a native decoder that was not built, or wrong arguments.
+        ConfigError: another name, a native decoder that was not built, or a transform whose
+            output size differs from picture to picture.
     """
     if name is not None and name not in DECODERS:
         raise ConfigError(f"decoders are {' and '.join(DECODERS)}, got {name!r}")
-    if name is None and isinstance(transform, Joint):
-        # Masks and boxes need the crop that was cut, which only Pillow's decoder notes so far.
-        name = "pillow"
     if name is None and not native_is_built():
         _LOG.warning(
             "the native JPEG decoder was not built (%s), so Pillow decodes, at less than half the "
@@ -58,29 +60,22 @@ def open_decoder(
         )
         name = "pillow"
     kind = PillowDecoder if name == "pillow" else native_decoder.NativeDecoder
-    return kind(transform, pixel_format, max_pixels, max_scans=max_scans, counters=counters)
+    return kind(transform, pixel_format, limits, counters=counters)
 
 
 def decode_picture(
     data: bytes | bytearray | memoryview | npt.NDArray[np.uint8],
-    *,
-    max_pixels: int = MAX_PIXELS,
-    max_scans: int = MAX_SCANS,
+    limits: PictureLimits = DEFAULT_LIMITS,
 ) -> Pixels:
     """The whole picture as uint8 [height, width, 3], by the decoder that a loader would use.
 
     Args:
         data: one compressed picture, contiguous.
-        max_pixels: a header that claims more is refused before memory for pixels is taken.
-        max_scans: a JPEG with more is refused: each is a pass over the picture.
+        limits: of the picture.
 
     Raises:
-        PictureFault: the bytes are no picture, or a broken one.
+        PictureFault: the bytes are no picture, a broken one, or one beyond the limits.
     """
-    pixels = None
-    if native_is_built():
-        view = picture.flat_view(data)
-        pixels = native_decoder.decode_jpeg(view, max_pixels=max_pixels, max_scans=max_scans)
-    if pixels is None:
-        pixels = picture.decode_picture(data, max_pixels=max_pixels, max_scans=max_scans)
-    return pixels
+    view = flat_view(data)
+    pixels = native_decoder.decode_jpeg(view, limits) if native_is_built() else None
+    return np.array(load_rgb(open_picture(view, limits))) if pixels is None else pixels

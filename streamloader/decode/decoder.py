@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Protocol
 
 from streamloader.decode.faults import RowFault
+from streamloader.decode.limits import PictureLimits
 from streamloader.decode.share import Share
 from streamloader.decode.specs import Transform
 
@@ -23,8 +24,8 @@ class Decoder(Protocol):
         ...
 
     @property
-    def max_pixels(self) -> int:
-        """A picture whose header claims more is a fault."""
+    def limits(self) -> PictureLimits:
+        """A picture beyond them is a fault."""
         ...
 
     @property

@@ -13,13 +13,8 @@ from PIL import Image
 
 from streamloader.decode.crops import AppliedCrops
 from streamloader.decode.faults import PictureFault, RowFault
-from streamloader.decode.picture import (
-    MAX_PIXELS,
-    OpenPicture,
-    flat_view,
-    load_as,
-    open_picture,
-)
+from streamloader.decode.limits import DEFAULT_LIMITS, PictureLimits
+from streamloader.decode.picture import OpenPicture, flat_view, load_as, open_picture
 from streamloader.decode.share import Share
 from streamloader.decode.specs import MaskType
 from streamloader.errors import ConfigError
@@ -44,16 +39,20 @@ class MaskDecoder:
         height: of the output, in pixels.
         width: of the output, in pixels.
         dtype: of the batch; a mask of more than 8 bits is a fault unless it is "int32".
-        max_pixels: a mask whose header claims more is a fault, before memory is taken for it.
+        limits: a mask beyond them is a fault.
     """
 
     def __init__(
-        self, height: int, width: int, dtype: MaskType = "uint8", max_pixels: int = MAX_PIXELS
+        self,
+        height: int,
+        width: int,
+        dtype: MaskType = "uint8",
+        limits: PictureLimits = DEFAULT_LIMITS,
     ) -> None:
         self.height = height
         self.width = width
         self.dtype = dtype
-        self.max_pixels = max_pixels
+        self.limits = limits
 
     def decode(self, share: Share) -> list[RowFault]:
         """Fills the share's rows of ``share.out``, by ``share.crops`` at the same rows.
@@ -68,7 +67,7 @@ class MaskDecoder:
         Raises:
             ConfigError: ``share.out`` is not [B, height, width] of ``dtype``, or there are no
                 crops.
-            MemoryError: no memory for a mask within ``max_pixels``.
+            MemoryError: no memory for a mask within the limits.
         """
         crops = self._checked_crops(share)
         view = flat_view(share.data)
@@ -99,7 +98,7 @@ class MaskDecoder:
     def _values(
         self, data: memoryview, crops: AppliedCrops, row: int, sample: int
     ) -> npt.NDArray[Any]:
-        picture = open_picture(data, self.max_pixels)
+        picture = open_picture(data, self.limits)
         _check_size(picture, tuple(crops.sizes[row].tolist()))
         box: _Box = tuple(crops.boxes[row].tolist())
         try:

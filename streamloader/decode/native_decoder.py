@@ -5,39 +5,35 @@ from __future__ import annotations
 import threading
 
 import numpy as np
+import numpy.typing as npt
 
 from streamloader.decode import native_kernel
-from streamloader.decode.crops import step_key
+from streamloader.decode.crops import AppliedCrops, CropPlan, step_key
 from streamloader.decode.faults import PictureFault, RowFault
-from streamloader.decode.picture import MAX_PIXELS, MAX_SCANS, Pixels
+from streamloader.decode.limits import DEFAULT_LIMITS, PictureLimits
+from streamloader.decode.picture import Pixels
 from streamloader.decode.pillow_decoder import PillowDecoder
 from streamloader.decode.pixel_format import PixelFormat
 from streamloader.decode.share import AbortWord, Share
-from streamloader.decode.specs import Joint, Resize, Transform, steps
+from streamloader.decode.specs import Resize, Transform, steps
 from streamloader.errors import ConfigError
 from streamloader.monitor import Counters
 
 
 class NativeDecoder:
-    """Decodes the JPEGs of a share in C and leaves the rest to Pillow, in the same contract.
+    """A ``Decoder`` in C for the JPEGs of a share; the rest it leaves to Pillow.
 
     Only what the crop needs is decoded, at the coarsest of the scales 1, 1/2, 1/4, 1/8 that still
-    covers the target, and resized with Pillow's antialiased bilinear filter. One decoder may serve
-    any number of threads: each has its own scratch memory.
+    covers the target, and resized with Pillow's antialiased bilinear filter. Each thread has its
+    own scratch memory.
 
     Args:
-        transform: what to do to each picture; its output size must not depend on the picture.
-        pixel_format: the numbers in the batch.
-        max_pixels: a picture whose header claims more is a fault, before memory is taken for it.
-        max_scans: a JPEG with more is a fault: each is a pass over the picture.
-        counters: told the number of pictures read as ``decode.pictures``, faults included, and
-            those of them that Pillow read as ``decode.pictures_by_pillow``.
+        transform, pixel_format, limits, counters: those of ``open_decoder``.
         simd: "plain", "sse4.1", "avx2" or "avx512"; None is the best of this processor. All give
             the same bits.
 
     Raises:
-        ConfigError: the kernel was not built, the transform is a ``Joint``, or this processor has
-            no such ``simd``.
+        ConfigError: the kernel was not built, or this processor has no such ``simd``.
     """
 
     name = "native"
@@ -46,9 +42,8 @@ class NativeDecoder:
         self,
         transform: Transform,
         pixel_format: PixelFormat | None = None,
-        max_pixels: int = MAX_PIXELS,
+        limits: PictureLimits = DEFAULT_LIMITS,
         *,
-        max_scans: int = MAX_SCANS,
         counters: Counters | None = None,
         simd: str | None = None,
     ) -> None:
@@ -57,31 +52,20 @@ class NativeDecoder:
                 "the native decoder was not built; install the headers of libjpeg-turbo (Debian: "
                 "libjpeg-dev), then streamloader again"
             ) from native_kernel.MISSING
-        if isinstance(transform, Joint):
-            raise ConfigError("the native decoder takes no Joint; PillowDecoder does")
-        self._others = PillowDecoder(transform, pixel_format, max_pixels, max_scans=max_scans)
+        self._others = PillowDecoder(transform, pixel_format, limits)
         self.transform = transform
         self.height, self.width = self._others.height, self._others.width
         self.pixel_format = self._others.pixel_format
-        self.max_pixels = max_pixels
-        self.max_scans = max_scans
+        self.limits = limits
         self.simd = native_kernel.simd_name(native_kernel.open_scratch(simd))
         self._counters = counters
         self._own = threading.local()
 
     def decode(self, share: Share) -> list[RowFault]:
-        """Fills the share's rows of ``share.out``.
+        """As of ``Decoder``.
 
-        The call looks at ``share.abort`` before each picture; after an abort the remaining rows
-        are as they were. With an ``AbortWord``, or none, the share is one call without the
-        interpreter lock; other flags need the interpreter, so each picture is a call.
-
-        Returns:
-            The pictures that could not be decoded, whose rows are now zero.
-
-        Raises:
-            ConfigError: ``share.out`` is not [B, height, width, 3] of the pixel format.
-            MemoryError: no memory for a picture within the limits.
+        With an ``AbortWord``, or none, the share is one call without the interpreter lock; other
+        flags need the interpreter, so each picture is a call.
         """
         share.check_out(self.height, self.width, self.pixel_format.numpy_dtype)
         if not share.out[:1].flags.c_contiguous:
@@ -103,7 +87,9 @@ class NativeDecoder:
 
     def _decode_at_once(self, share: Share, abort: AbortWord | None) -> list[RowFault]:
         own = self._own_state(share.seed, share.epoch)
-        status, messages = native_kernel.decode_share(own.scratch, own.task, share, abort)
+        status, messages, crops = native_kernel.decode_share(own.scratch, own.task, share, abort)
+        if share.crops is not None:
+            self._note(share, share.crops, crops)
         lib = native_kernel.lib
         faults = []
         for place in np.flatnonzero(status >= lib.SL_FAULT).tolist():
@@ -123,6 +109,15 @@ class NativeDecoder:
             self._counters.add("decode.pictures_by_pillow", len(others))
         return faults
 
+    def _note(self, share: Share, applied: AppliedCrops, crops: npt.NDArray[np.void]) -> None:
+        read = np.flatnonzero(crops["width"])
+        crops = crops[read]
+        box = crops["box"]
+        boxes = np.stack([box[edge] for edge in ("x0", "y0", "x1", "y1")], axis=1)
+        plan = CropPlan(boxes, box["flip"] != 0, self.height, self.width)
+        widths, heights = (crops[side].astype(np.int64) for side in ("width", "height"))
+        applied.note(share.rows[read], widths, heights, plan)
+
     def _own_state(self, seed: int, epoch: int) -> threading.local:
         """This thread's memory in C, and the transform with the random keys of the epoch."""
         own = self._own
@@ -137,28 +132,24 @@ class NativeDecoder:
                 tuple(step_key(seed, epoch, number) for number in range(len(flat))),
                 (self.height, self.width),
                 None if uint8 else self.pixel_format.tables(),
-                self.max_pixels,
-                self.max_scans,
+                self.limits,
             )
             own.task_of = (seed, epoch)
         return own
 
 
-def decode_jpeg(
-    view: memoryview, *, max_pixels: int = MAX_PIXELS, max_scans: int = MAX_SCANS
-) -> Pixels | None:
+def decode_jpeg(view: memoryview, limits: PictureLimits) -> Pixels | None:
     """The whole picture as uint8 [height, width, 3], or None if it is no JPEG.
 
     Args:
         view: one compressed picture, a flat view of bytes.
-        max_pixels: a header that claims more is refused before memory for pixels is taken.
-        max_scans: a JPEG with more is refused.
+        limits: of the picture.
 
     Raises:
         PictureFault: a broken picture.
         MemoryError: no memory for a picture within the limits.
     """
-    size = native_kernel.read_size(view, max_pixels, max_scans)
+    size = native_kernel.read_size(view, limits)
     if size is None:
         return None
     pixels = np.empty((1, *size, 3), np.uint8)
@@ -173,8 +164,7 @@ def decode_jpeg(
         seed=0,
         epoch=0,
     )
-    decoder = NativeDecoder(Resize(size), max_pixels=max_pixels, max_scans=max_scans)
-    for fault in decoder.decode(share):
+    for fault in NativeDecoder(Resize(size), limits=limits).decode(share):
         raise PictureFault(fault.reason)
     whole: Pixels = pixels[0]
     return whole

@@ -10,6 +10,7 @@ import numpy.typing as npt
 
 from streamloader.decode.crops import exp_halvings
 from streamloader.decode.faults import PictureFault
+from streamloader.decode.limits import PictureLimits
 from streamloader.decode.share import AbortWord, Share
 from streamloader.decode.specs import RandomResizedCrop, Resize, Size, Step, size_of
 from streamloader.errors import ConfigError
@@ -23,6 +24,13 @@ else:
     MISSING = None
 
 
+# sl_box and sl_crop: what was done to a picture, all zero if its header was refused or never read.
+_BOX = np.dtype(
+    [("x0", "f8"), ("y0", "f8"), ("x1", "f8"), ("y1", "f8"), ("flip", "i4")], align=True
+)
+CROP = np.dtype([("width", "i4"), ("height", "i4"), ("box", _BOX)], align=True)
+
+
 class Task:
     """A transform in C, with the limits on pictures and the numbers that stand for pixels.
 
@@ -31,7 +39,7 @@ class Task:
         keys: of the random numbers of each step.
         size: (height, width) of each picture in the batch.
         tables: [3, 256], what stands for each byte value in each channel; None for the bytes.
-        max_pixels, max_scans: limits checked on the header.
+        limits: of a picture, checked on its header.
     """
 
     __slots__ = ("_owned", "pointer")
@@ -42,8 +50,7 @@ class Task:
         keys: tuple[int, ...],
         size: Size,
         tables: npt.NDArray[Any] | None,
-        max_pixels: int,
-        max_scans: int,
+        limits: PictureLimits,
     ) -> None:
         c_steps = ffi.new("sl_step[]", max(1, len(steps)))
         for number, step in enumerate(steps):
@@ -55,8 +62,8 @@ class Task:
         self.pointer.height, self.pointer.width = size
         self.pointer.element_bytes = 1 if tables is None else tables.itemsize
         self.pointer.table = table
-        self.pointer.max_pixels = min(max_pixels, 2**62)
-        self.pointer.max_scans = max_scans
+        self.pointer.max_pixels = limits.max_pixels
+        self.pointer.max_scans = limits.max_scans
         self._owned = (c_steps, table)
 
 
@@ -76,15 +83,17 @@ def open_scratch(simd: str | None = None) -> Any:
 
 def decode_share(
     scratch: Any, task: Task, share: Share, abort: AbortWord | None
-) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.uint8]]:
+) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.uint8], npt.NDArray[np.void]]:
     """Fills the rows of the share's JPEGs; each row of ``share.out`` must be C-contiguous.
 
     Returns:
-        int32 [n], an ``sl_status`` each; uint8 [n, SL_MESSAGE_BYTES], the reasons of faults.
+        int32 [n], an ``sl_status`` each; uint8 [n, SL_MESSAGE_BYTES], the reasons of faults;
+        ``CROP`` [n], what was done to each.
     """
     count = len(share.offsets)
     status = np.empty(count, np.int32)
     messages = np.zeros((count, lib.SL_MESSAGE_BYTES), np.uint8)
+    crops = np.empty(count, CROP)
     columns = [
         np.ascontiguousarray(values, np.int64)
         for values in (share.offsets, share.lengths, share.samples, share.rows)
@@ -101,8 +110,9 @@ def decode_share(
     c_share.abort = ffi.NULL if abort is None else ffi.from_buffer("int32_t[]", abort.word)
     c_share.status = ffi.from_buffer("int32_t[]", status)
     c_share.messages = ffi.from_buffer("char[]", messages)
+    c_share.crops = ffi.from_buffer("sl_crop[]", crops)
     lib.sl_decode_share(scratch, task.pointer, c_share)
-    return status, messages
+    return status, messages, crops
 
 
 def plan(task: Task, width: int, height: int, sample: int) -> tuple[float, ...]:
@@ -117,13 +127,13 @@ def scratch_bytes(scratch: Any) -> int:
     return int(lib.sl_scratch_bytes(scratch))
 
 
-def read_size(view: memoryview, max_pixels: int, max_scans: int) -> Size | None:
+def read_size(view: memoryview, limits: PictureLimits) -> Size | None:
     """(height, width) of the JPEG in ``view``, or None if it is none.
 
     Raises:
         PictureFault: its header is broken, or breaks a limit.
     """
-    task = Task((), (), (1, 1), None, max_pixels, max_scans)
+    task = Task((), (), (1, 1), None, limits)
     width, height = ffi.new("int32_t *"), ffi.new("int32_t *")
     message = ffi.new("char[]", lib.SL_MESSAGE_BYTES)
     data = ffi.from_buffer("uint8_t[]", view)

@@ -18,6 +18,7 @@ import numpy.typing as npt
 from PIL import Image, ImageFile, JpegImagePlugin, PngImagePlugin
 
 from streamloader.decode.faults import PictureFault
+from streamloader.decode.limits import DEFAULT_LIMITS, PictureLimits
 from streamloader.decode.pixel_stream import (
     JPEG_START,
     PNG_START,
@@ -26,9 +27,6 @@ from streamloader.decode.pixel_stream import (
     png_pixel_stream,
 )
 from streamloader.decode.signatures import true_format
-
-MAX_PIXELS = 178_956_970
-MAX_SCANS = 100
 
 Pixels: TypeAlias = npt.NDArray[np.uint8]
 
@@ -71,39 +69,17 @@ class OpenPicture:
         return self.image.format or "picture"
 
 
-def decode_picture(
-    data: bytes | bytearray | memoryview | Pixels,
-    *,
-    max_pixels: int = MAX_PIXELS,
-    max_scans: int = MAX_SCANS,
-) -> Pixels:
-    """The whole picture as uint8 [height, width, 3].
-
-    Args:
-        data: one compressed picture, contiguous.
-        max_pixels: a header that claims more is refused before memory for pixels is taken.
-        max_scans: a JPEG with more is refused: each is a pass over the picture.
-
-    Raises:
-        PictureFault: the bytes are no picture, or a broken one.
-    """
-    return np.array(load_rgb(open_picture(flat_view(data), max_pixels, max_scans)))
-
-
 def flat_view(data: bytes | bytearray | memoryview | Pixels) -> memoryview:
     """The bytes of a contiguous buffer, one dimension, not copied."""
     view = data.data if isinstance(data, np.ndarray) else memoryview(data)
     return view.cast("B")
 
 
-def open_picture(
-    view: memoryview, max_pixels: int = MAX_PIXELS, max_scans: int = MAX_SCANS
-) -> OpenPicture:
+def open_picture(view: memoryview, limits: PictureLimits = DEFAULT_LIMITS) -> OpenPicture:
     """Reads the header of the picture in ``view`` (a flat view of bytes).
 
     Raises:
-        PictureFault: the bytes are no picture, claim more than ``max_pixels`` or have more than
-            ``max_scans``.
+        PictureFault: the bytes are no picture, or one beyond the limits.
     """
     start = bytes(view[:_SIGNATURE_BYTES])
     jpeg = None
@@ -117,12 +93,12 @@ def open_picture(
         elif start.startswith(PNG_START):
             image = PngImagePlugin.PngImageFile(io.BytesIO(png_pixel_stream(view)))
         else:
-            _check_webp_canvas(start, max_pixels)
+            _check_webp_canvas(start, limits.max_pixels)
             image = _open_other_format(view)
-    _check_pixels(image.format, image.width, image.height, max_pixels)
-    if jpeg is not None and jpeg.num_scans() > max_scans:
+    _check_pixels(image.format, image.width, image.height, limits.max_pixels)
+    if jpeg is not None and jpeg.num_scans() > limits.max_scans:
         raise PictureFault(
-            f"JPEG with more than {max_scans} scans, each a pass over the picture; "
+            f"JPEG with more than {limits.max_scans} scans, each a pass over the picture; "
             "convert it, or raise max_scans"
         )
     return OpenPicture(image, jpeg)

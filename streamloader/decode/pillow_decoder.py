@@ -11,18 +11,11 @@ from PIL import Image
 
 from streamloader.decode.crops import plan_crops
 from streamloader.decode.faults import PictureFault, RowFault
-from streamloader.decode.picture import (
-    MAX_PIXELS,
-    MAX_SCANS,
-    OpenPicture,
-    flat_view,
-    load_rgb,
-    open_picture,
-)
+from streamloader.decode.limits import DEFAULT_LIMITS, PictureLimits
+from streamloader.decode.picture import OpenPicture, flat_view, load_rgb, open_picture
 from streamloader.decode.pixel_format import PixelFormat
 from streamloader.decode.share import Share
 from streamloader.decode.specs import Transform, output_size
-from streamloader.errors import ConfigError
 from streamloader.monitor import Counters
 
 _Box: TypeAlias = tuple[float, float, float, float]
@@ -33,17 +26,10 @@ _PICTURES_PLANNED_AT_ONCE = 32
 
 
 class PillowDecoder:
-    """Decodes shares of batches: crop and antialiased bilinear resize in one step, then flip.
+    """A ``Decoder`` by Pillow: crop and antialiased bilinear resize in one step, then flip.
 
-    One decoder may serve any number of threads; it keeps nothing between calls. A row is written
-    once, when its picture is complete.
-
-    Args:
-        transform: what to do to each picture; its output size must not depend on the picture.
-        pixel_format: the numbers in the batch.
-        max_pixels: a picture whose header claims more is a fault, before memory is taken for it.
-        max_scans: a JPEG with more is a fault: each is a pass over the picture.
-        counters: told the number of pictures read as ``decode.pictures``, faults included.
+    It keeps nothing between calls. A row is written once, when its picture is complete. Its
+    arguments are those of ``open_decoder``.
     """
 
     name = "pillow"
@@ -52,36 +38,19 @@ class PillowDecoder:
         self,
         transform: Transform,
         pixel_format: PixelFormat | None = None,
-        max_pixels: int = MAX_PIXELS,
+        limits: PictureLimits = DEFAULT_LIMITS,
         *,
-        max_scans: int = MAX_SCANS,
         counters: Counters | None = None,
     ) -> None:
-        if max_pixels < 1:
-            raise ConfigError(f"max_pixels must be at least 1, got {max_pixels}")
-        if not 1 <= max_scans < 2**31:
-            raise ConfigError(f"max_scans must be from 1 to {2**31 - 1}, got {max_scans}")
         self.transform = transform
         self.pixel_format = PixelFormat() if pixel_format is None else pixel_format
-        self.max_pixels = max_pixels
-        self.max_scans = max_scans
+        self.limits = limits
         self._counters = counters
         self.height, self.width = output_size(transform)
         self._tables = None if self.pixel_format.dtype == "uint8" else self.pixel_format.tables()
 
     def decode(self, share: Share) -> list[RowFault]:
-        """Fills the share's rows of ``share.out``.
-
-        The call looks at ``share.abort`` before each picture; after an abort the remaining rows
-        are as they were.
-
-        Returns:
-            The pictures that could not be decoded, whose rows are now zero.
-
-        Raises:
-            ConfigError: ``share.out`` is not [B, height, width, 3] of the pixel format.
-            MemoryError: no memory for a picture within ``max_pixels``.
-        """
+        """As of ``Decoder``."""
         share.check_out(self.height, self.width, self.pixel_format.numpy_dtype)
         faults: list[RowFault] = []
         for first in range(0, len(share.offsets), _PICTURES_PLANNED_AT_ONCE):
@@ -104,7 +73,7 @@ class PillowDecoder:
             start = int(share.offsets[place])
             try:
                 data = view[start : start + int(share.lengths[place])]
-                opened.append((place, open_picture(data, self.max_pixels, self.max_scans)))
+                opened.append((place, open_picture(data, self.limits)))
             except PictureFault as fault:
                 faults.append(_reject(share, place, fault))
         return opened

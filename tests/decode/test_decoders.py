@@ -18,6 +18,7 @@ from streamloader.decode import (
     CenterCrop,
     Compose,
     Decoder,
+    PictureLimits,
     PillowDecoder,
     PixelFormat,
     RandomResizedCrop,
@@ -184,7 +185,9 @@ def test_the_pixel_limit_of_the_decoder_counts(
     decoder_class: Any, pictures: list[bytes], share_of: Any
 ) -> None:
     out = np.empty((1, 4, 4, 3), np.uint8)
-    faults = decoder_class(Resize((4, 4)), max_pixels=2099).decode(share_of(pictures[:1], out))
+    faults = decoder_class(Resize((4, 4)), limits=PictureLimits(2099)).decode(
+        share_of(pictures[:1], out)
+    )
     assert [(fault.row, fault.sample) for fault in faults] == [(0, 0)]
     assert "claims 30x70 pixels, more than max_pixels 2099" in faults[0].reason
 
@@ -331,11 +334,33 @@ def test_more_scans_than_allowed_are_refused_before_they_cost_time(
             "max_scans",
         )
     ]
-    assert len(decoder_class(Resize((8, 8)), max_scans=9).decode(share_of([data], out))) == 1
+
+
+@pytest.mark.parametrize("mode", ["RGB", "L"])
+def test_a_picture_with_too_many_scans_passes_where_the_limit_is_raised(
+    decoder_class: Any, mode: str, photo: Any, encoded: Any, share_of: Any
+) -> None:
+    data = encoded(photo(60, 40).convert(mode), progressive=True)
+    scans = data.count(b"\xff\xda")
+    assert scans == {"RGB": 10, "L": 6}[mode]
+    out = np.zeros((1, 40, 60, 3), np.uint8)
+    share = share_of([data], out)
+    limits = PictureLimits(max_scans=scans - 1)
+    (fault,) = decoder_class(Resize((40, 60)), limits=limits).decode(share)
+    assert fault.reason.startswith(f"JPEG with more than {scans - 1} scans, each a pass over")
+    assert not out.any()
+    limits = PictureLimits(max_scans=scans)
+    assert decoder_class(Resize((40, 60)), limits=limits).decode(share) == []
+    assert np.array_equal(out[0], np.asarray(Image.open(io.BytesIO(data)).convert("RGB")))
 
 
 def test_a_transform_without_one_output_size_is_refused_at_once(decoder_class: Any) -> None:
     with pytest.raises(ConfigError, match="add CenterCrop"):
         decoder_class(Resize(256))
-    with pytest.raises(ConfigError, match="max_pixels must be at least 1, got 0"):
-        decoder_class(CenterCrop(8), max_pixels=0)
+
+
+@pytest.mark.parametrize("name", ["max_pixels", "max_scans"])
+@pytest.mark.parametrize("value", [0, -1, 2**63, 1.5, True, "9"])
+def test_limits_that_are_no_whole_numbers_from_one_up_are_refused(name: str, value: Any) -> None:
+    with pytest.raises(ConfigError, match=rf"{name} must be a whole number .*, got {value!r}$"):
+        PictureLimits(**{name: value})

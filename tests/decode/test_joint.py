@@ -13,7 +13,7 @@ import numpy.typing as npt
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from PIL import Image
+from PIL import ExifTags, Image
 
 from streamloader.decode import (
     AppliedCrops,
@@ -21,6 +21,8 @@ from streamloader.decode import (
     Compose,
     Joint,
     MaskDecoder,
+    NativeDecoder,
+    PictureLimits,
     PillowDecoder,
     RandomResizedCrop,
     Resize,
@@ -109,21 +111,130 @@ def test_a_joint_is_no_part_of_a_compose() -> None:
 
 
 def test_a_decoder_notes_the_crops_that_it_applied_and_gives_the_same_pixels(
-    photo: Any, encoded: Any, share_of: Any
+    decoder_class: Any, photo: Any, encoded: Any, share_of: Any
 ) -> None:
     pictures = [encoded(photo(*size, seed=i)) for i, size in enumerate(SIZES)]
     pictures[4] = b"no picture"
     plain, noting = (np.zeros((15, 20, 24, 3), np.uint8) for _ in range(2))
     rows = np.arange(12) + 2
-    PillowDecoder(SPEC).decode(share_of(pictures, plain, rows=rows))
+    decoder_class(SPEC).decode(share_of(pictures, plain, rows=rows))
     crops = AppliedCrops.empty(15)
-    PillowDecoder(Joint(SPEC)).decode(share_of(pictures, noting, rows=rows, crops=crops))
+    decoder_class(Joint(SPEC)).decode(share_of(pictures, noting, rows=rows, crops=crops))
     assert np.array_equal(plain, noting)
     want = crops_of(SIZES)
     good = np.arange(12) != 4
     assert np.array_equal(crops.sizes[rows][good], np.array(SIZES)[good])
     assert np.array_equal(crops.boxes[rows][good], want.boxes[good])
     assert np.array_equal(crops.flips[rows][good], want.flips[good])
+
+
+def turned(image: Image.Image, orientation: int) -> bytes:
+    """A JPEG whose EXIF asks viewers to turn it."""
+    exif = Image.Exif()
+    exif[ExifTags.Base.Orientation] = orientation
+    stream = io.BytesIO()
+    image.save(stream, "JPEG", exif=exif)
+    return stream.getvalue()
+
+
+@pytest.fixture(scope="module")
+def mixed_pictures(photo: Any, encoded: Any) -> list[bytes]:
+    """JPEGs with and without an orientation among other formats and broken ones."""
+    kinds = ["JPEG", "PNG", "WEBP", "JPEG", "TIFF"]
+    pictures = [encoded(photo(*size, seed=i), kinds[i % 5]) for i, size in enumerate(SIZES)]
+    pictures += [turned(photo(41, 90, seed=i), orientation=i) for i in range(1, 9)]
+    whole = encoded(photo(50, 60))
+    pictures[2:2] = [whole[: len(whole) // 2], b"", whole[:-2], b"<html>", b"\xff\xd8\xff"]
+    return [*pictures, encoded(photo(3000, 2000)), encoded(photo(1, 1)), whole[:60], whole]
+
+
+@pytest.mark.parametrize(
+    "spec",
+    [
+        SPEC,
+        Compose([Resize(40), CenterCrop(32)]),
+        Compose([RandomResizedCrop(50, flip=0.7), CenterCrop((20, 30))]),
+        Compose([CenterCrop(45), RandomResizedCrop(8, ratio=(0.1, 9.0), flip=0.3)]),
+        Resize((9, 120)),
+        CenterCrop(80),
+    ],
+)
+@pytest.mark.parametrize("abort", [None, threading.Event()])
+@pytest.mark.usefixtures("native_built")
+def test_both_decoders_note_the_same_crops(
+    spec: Any, abort: Any, mixed_pictures: list[bytes], share_of: Any
+) -> None:
+    count = len(mixed_pictures)
+    rows = np.random.default_rng(1).permutation(count + 4)[:count]
+    noted, bad = [], []
+    for kind in (NativeDecoder, PillowDecoder):
+        crops = AppliedCrops.empty(count + 4)
+        out = np.zeros((count + 4, *output_size(spec), 3), np.uint8)
+        share = share_of(
+            mixed_pictures, out, rows=rows, samples=rows * 31, crops=crops, abort=abort
+        )
+        bad.append({fault.row for fault in kind(Joint(spec)).decode(share)})
+        noted.append(crops)
+    assert bad[0] == bad[1]
+    assert len(bad[0]) == 6
+    good = [row for row in rows.tolist() if row not in bad[0]]
+    for name in ("sizes", "boxes", "flips"):
+        native, pillow = (getattr(crops, name)[good] for crops in noted)
+        assert native.tobytes() == pillow.tobytes()
+    unused = sorted(set(range(count + 4)) - set(rows.tolist()))
+    assert not noted[0].sizes[unused].any(), "rows of others stay untouched"
+    assert noted[0].boxes[good].any()
+
+
+@pytest.mark.parametrize("spec", [SPEC, Compose([Resize(64), CenterCrop(56)]), Resize((60, 50))])
+@pytest.mark.parametrize("scale", [1, 8])
+def test_picture_mask_and_boxes_show_the_same_place(
+    spec: Any, scale: int, decoder_class: Any, share_of: Any, encoded: Any
+) -> None:
+    """A white rectangle; at scale 8 the native decoder reads the picture coarser."""
+    height, width = output_size(spec)
+    numbers = np.random.default_rng(5)
+    pictures, masks, boxes = [], [], []
+    for _ in range(12):
+        wide, high = (int(side) * scale for side in numbers.integers(90, 140, 2))
+        x0, y0 = (int(side) * scale for side in numbers.integers(10, 40, 2))
+        x1, y1 = x0 + 40 * scale, y0 + 45 * scale
+        values = np.zeros((high, wide), np.uint8)
+        values[y0:y1, x0:x1] = 255
+        pictures.append(encoded(Image.fromarray(values).convert("RGB"), quality=95))
+        masks.append(encoded(Image.fromarray(values // 51), "PNG"))
+        boxes.append((x0, y0, x1, y1))
+    pixels, mask = np.zeros((12, height, width, 3), np.uint8), np.zeros((12, height, width), "u1")
+    crops = AppliedCrops.empty(12)
+    faults = decode_jointly(
+        {"image": share_of(pictures, pixels)},
+        {"mask": share_of(masks, mask)},
+        crops,
+        picture_decoder=decoder_class(Joint(spec, masks=("mask",), boxes=("boxes",))),
+        mask_decoder=MaskDecoder(height, width),
+    )
+    assert faults == {}
+    moved = move_boxes(np.array(boxes, np.float64), np.arange(12), crops, height, width)
+    seen = 0
+    for row in range(12):
+        x0, y0, x1, y1 = moved[row]
+        across, down = np.arange(width) + 0.5, np.arange(height) + 0.5
+        inside = ((x0 < across) & (across < x1)) & ((y0 < down) & (down < y1))[:, None]
+        assert np.array_equal(mask[row], inside * np.uint8(5))
+        # The filter makes edges soft: a pixel that lies wholly within or without is not in doubt.
+        for sure, white in ((_shrunk(inside), True), (_shrunk(~inside), False)):
+            bright = pixels[row, :, :, 0][sure] > 127
+            assert (bright == white).all()
+            seen += len(bright) * white
+    assert seen > 1000
+
+
+def _shrunk(area: npt.NDArray[np.bool_]) -> npt.NDArray[np.bool_]:
+    """Without the pixels that touch another area."""
+    padded = np.pad(area, 1, mode="edge")
+    rows = padded[:-2] & padded[1:-1] & padded[2:]
+    kept: npt.NDArray[np.bool_] = rows[:, :-2] & rows[:, 1:-1] & rows[:, 2:]
+    return kept
 
 
 @pytest.mark.parametrize("kind", ["L", "P", "1", "LA", "PA", "I;16", "I"])
@@ -213,6 +324,19 @@ def test_a_coloured_mask_is_a_fault(kind: str, photo: Any, encoded: Any) -> None
     assert fault.reason.startswith(f"{kind} with R-G-B pixels, as a mask")
 
 
+def test_the_limits_hold_for_masks_too(photo: Any, encoded: Any) -> None:
+    data = encoded(photo(30, 70).convert("L"), progressive=True)
+    out, crops = np.zeros((1, 20, 24), np.uint8), crops_of([(30, 70)])
+    for limits, reason in (
+        (PictureLimits(max_pixels=2099), "claims 30x70 pixels, more than max_pixels 2099"),
+        (PictureLimits(max_scans=5), "more than 5 scans"),
+    ):
+        (fault,) = MaskDecoder(20, 24, limits=limits).decode(one_mask(data, out, crops))
+        assert reason in fault.reason
+    limits = PictureLimits(max_pixels=2100, max_scans=6)
+    assert MaskDecoder(20, 24, limits=limits).decode(one_mask(data, out, crops)) == []
+
+
 def test_a_batch_of_another_layout_or_without_crops_is_refused(share_of: Any) -> None:
     data = [stored_mask(values(30, 70, "L"), "L")]
     crops = crops_of([(30, 70)])
@@ -239,7 +363,7 @@ def test_want_of_memory_is_not_blamed_on_the_mask(monkeypatch: pytest.MonkeyPatc
 
 
 def test_the_first_fault_of_a_sample_is_its_reason_and_others_stay_whole(
-    photo: Any, encoded: Any, share_of: Any
+    decoder_class: Any, photo: Any, encoded: Any, share_of: Any
 ) -> None:
     left = [encoded(photo(40, 30, seed=i)) for i in range(6)]
     right = [encoded(photo(40, 30, seed=i)) for i in range(6)]
@@ -255,7 +379,7 @@ def test_the_first_fault_of_a_sample_is_its_reason_and_others_stay_whole(
         {"left": share_of(left, pixels[0]), "right": share_of(right, pixels[1])},
         {"mask": share_of(masks, mask)},
         AppliedCrops.empty(6),
-        picture_decoder=PillowDecoder(joint),
+        picture_decoder=decoder_class(joint),
         mask_decoder=MaskDecoder(20, 24),
     )
     assert sorted(faults) == [1, 2, 3, 4]

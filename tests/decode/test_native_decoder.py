@@ -21,6 +21,7 @@ from streamloader.decode import (
     CenterCrop,
     Compose,
     NativeDecoder,
+    PictureLimits,
     PillowDecoder,
     PixelFormat,
     RandomResizedCrop,
@@ -137,7 +138,7 @@ def test_crops_have_the_same_bits_in_c_and_in_numpy(
     )
     flat = tuple(steps(spec))
     keys = tuple(step_key(seed, 3, number) for number in range(len(flat)))
-    task = native_kernel.Task(flat, keys, (1, 1), None, 1, 1)
+    task = native_kernel.Task(flat, keys, (1, 1), None, PictureLimits())
     box = native_kernel.plan(task, width, height, sample)
     assert box == (*plan.boxes[0].tolist(), bool(plan.flips[0]))
 
@@ -252,12 +253,12 @@ def test_scratch_is_bounded_by_the_crop_and_comes_back(
     photo: Any, encoded: Any, share_of: Any
 ) -> None:
     scratch = native_kernel.open_scratch()
-    task = native_kernel.Task((Resize((16, 16)),), (0,), (16, 16), None, 10**8, 100)
+    task = native_kernel.Task((Resize((16, 16)),), (0,), (16, 16), None, PictureLimits())
     wide, small = encoded(Image.new("RGB", (60_000, 200))), encoded(photo(300, 200))
     kept = []
     for data in (small, wide, small):
         share = share_of([data], np.zeros((1, 16, 16, 3), np.uint8))
-        status, _ = native_kernel.decode_share(scratch, task, share, None)
+        status, _, _ = native_kernel.decode_share(scratch, task, share, None)
         assert status.tolist() == [native_kernel.lib.SL_DECODED]
         kept.append(native_kernel.scratch_bytes(scratch))
     assert kept[0] < 64 << 10
@@ -287,7 +288,7 @@ def test_random_damage_ends_in_rows_or_faults(
             copy[draw.randrange(len(copy))] = draw.randrange(256)
         damaged.append(bytes(copy[: draw.randint(len(copy) // 2, 2 * len(copy))]))
     out = np.full((300, 24, 24, 3), 7, np.uint8)
-    decoder = NativeDecoder(RandomResizedCrop(24, flip=0.5), max_pixels=100_000)
+    decoder = NativeDecoder(RandomResizedCrop(24, flip=0.5), limits=PictureLimits(100_000))
     faults = decoder.decode(share_of(damaged, out))
     assert 0 < len(faults) < 300
     assert not out[[fault.row for fault in faults]].any()

@@ -19,7 +19,7 @@ import numpy.typing as npt
 import pytest
 from PIL import Image, ImageFile
 
-from streamloader.decode import PictureFault
+from streamloader.decode import PictureFault, PictureLimits
 
 _HOSTILE = Path(__file__).parents[1] / "hostile"
 _EXPECTED: dict[str, Any] = json.loads((_HOSTILE / "expected.json").read_text())
@@ -101,9 +101,9 @@ def test_the_pixel_limit_counts_for_every_format(
     decode_picture: Any, kind: str, photo: Any, encoded: Any
 ) -> None:
     data = encoded(photo(40, 30), kind)
-    assert decode_picture(data, max_pixels=1200).shape == (30, 40, 3)
+    assert decode_picture(data, PictureLimits(max_pixels=1200)).shape == (30, 40, 3)
     with pytest.raises(PictureFault, match="claims 40x30 pixels, more than max_pixels 1199"):
-        decode_picture(data, max_pixels=1199)
+        decode_picture(data, PictureLimits(max_pixels=1199))
 
 
 @pytest.mark.parametrize("options", [{"lossless": True}, {"quality": 80}, {"exif": b"Exif\0\0"}])
@@ -119,7 +119,7 @@ def test_a_webp_is_measured_before_its_canvas_is_allocated(
     data = encoded(photo(40, 30), "WEBP", **options)
     monkeypatch.setattr(WebPImagePlugin, "_webp", None)
     with pytest.raises(PictureFault, match="WebP claims 40x30 pixels"):
-        decode_picture(data, max_pixels=1199)
+        decode_picture(data, PictureLimits(max_pixels=1199))
 
 
 @pytest.mark.parametrize("kind", ["JPEG", "PNG", "GIF", "WEBP"])
@@ -322,7 +322,7 @@ def test_random_damage_is_a_fault_or_a_picture_and_nothing_else(
         del damaged[draw.randint(len(damaged) // 2, 2 * len(damaged)) :]
         # A picture or a fault; anything else that is raised fails the test.
         with contextlib.suppress(PictureFault):
-            assert decode_picture(damaged, max_pixels=100_000).shape[2] == 3
+            assert decode_picture(damaged, PictureLimits(max_pixels=100_000)).shape[2] == 3
 
 
 def test_pillows_tolerance_of_cut_files_stays_off() -> None:

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import io
 import logging
 import shutil
 
 import numpy as np
 import pytest
 from picture_sets import NUM_PICTURES, picture
+from PIL import Image
 
-from streamloader import CenterCrop, DatasetWriter, SampleError, StreamLoader
+from streamloader import CenterCrop, ConfigError, DatasetWriter, SampleError, StreamLoader
 
 
 @pytest.fixture
@@ -75,3 +77,30 @@ def test_content_that_passes_its_checksum_but_is_no_picture_is_a_bad_sample(tmp_
     ):
         next(iter(stream))
     assert raised.value.sample == 1
+
+
+@pytest.mark.parametrize(
+    ("name", "least", "reason"),
+    [
+        ("max_pixels", 48 * 40, "claims 48x40 pixels, more than max_pixels 1919"),
+        ("max_scans", 10, "more than 9 scans"),
+    ],
+)
+def test_a_picture_beyond_a_limit_is_a_bad_sample_until_the_limit_is_raised(
+    tmp_path, name, least, reason
+):
+    data = io.BytesIO()
+    image = Image.linear_gradient("L").resize((48, 40)).convert("RGB")
+    image.save(data, "JPEG", progressive=True)
+    with DatasetWriter(tmp_path / "set", {"image": "picture"}) as writer:
+        writer.write({"image": data.getvalue()}, key="many")
+    with (
+        loader(tmp_path / "set", batch_size=1, **{name: least - 1}) as stream,
+        pytest.raises(SampleError, match=reason) as raised,
+    ):
+        next(iter(stream))
+    assert raised.value.key == "many"
+    with loader(tmp_path / "set", batch_size=1, **{name: least}) as stream:
+        assert next(iter(stream))["valid"].all()
+    with pytest.raises(ConfigError, match=f"{name} must be a whole number from 1 to"):
+        loader(tmp_path / "set", **{name: 0})

@@ -127,6 +127,24 @@ def test_pictures_are_those_of_a_loader_without_masks_and_boxes(scenes, tmp_path
             assert torch.equal(got["image"], want["image"])
 
 
+def test_a_joint_is_decoded_by_the_decoder_of_its_spec_alone(tmp_path):
+    jpegs = []
+    for number in range(8):
+        values = sample(number)
+        image, data = Image.open(io.BytesIO(values["image"])), io.BytesIO()
+        image.save(data, "JPEG", quality=95)
+        jpegs.append(values | {"image": data.getvalue()})
+    path = write(tmp_path / "set", jpegs)
+    fields = {"image": "picture", "label": "int64"}
+    alone = write(tmp_path / "alone", jpegs, fields)
+    with loader(path) as stream, loader(alone, transform=SPEC) as plain:
+        for got, want in zip(stream, plain, strict=True):
+            assert torch.equal(got["image"], want["image"])
+            agrees = (got["image"][:, 0] > 127) == (got["mask"] == 5)
+            assert agrees.float().mean() > 0.93, "but for the soft edge"
+        assert stream.stats()["decoder"] == plain.stats()["decoder"]
+
+
 def test_bytes_do_not_depend_on_the_number_of_workers(scenes):
     runs = []
     for workers in (1, 2, 5):

@@ -50,6 +50,22 @@ typedef struct {
     int32_t max_scans;
 } sl_task;
 
+/* Where a picture is cut: edges in pixels of the stored picture, and the mirror. */
+typedef struct {
+    double x0;
+    double y0;
+    double x1;
+    double y1;
+    int32_t flip;
+} sl_box;
+
+/* What was done to a picture; its width is zero if its header was refused or never read. */
+typedef struct {
+    int32_t width; /* of the stored picture */
+    int32_t height;
+    sl_box box;
+} sl_crop;
+
 /* n pictures and the rows they belong to; arrays have n elements. */
 typedef struct {
     int64_t count;
@@ -63,16 +79,8 @@ typedef struct {
     const int32_t *abort;  /* looked at before each picture; may be NULL */
     int32_t *status;       /* enum sl_status */
     char *messages;        /* n x SL_MESSAGE_BYTES */
+    sl_crop *crops;        /* may be NULL */
 } sl_share;
-
-/* Where a picture is cut: edges in pixels of the stored picture, and the mirror. */
-typedef struct {
-    double x0;
-    double y0;
-    double x1;
-    double y1;
-    int32_t flip;
-} sl_box;
 
 /* A thread's scratch memory; one thread at a time. */
 typedef struct sl_decoder sl_decoder;

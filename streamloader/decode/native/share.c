@@ -18,15 +18,16 @@ static int is_aborted(const sl_share *share)
 }
 
 static void decode_jpeg(sl_decoder *decoder, const sl_task *task, const uint8_t *data,
-                        int64_t length, int64_t sample, uint8_t *row)
+                        int64_t length, int64_t sample, sl_crop *crop, uint8_t *row)
 {
     if (setjmp(decoder->give_up) == 0) {
         decoder->status = SL_DECODED;
         sl_begin_picture(decoder, data, length);
         sl_read_header(decoder, task);
-        sl_box box = sl_plan(task->steps, task->num_steps, decoder->jpeg.image_width,
-                             decoder->jpeg.image_height, sample);
-        sl_read_pixels(decoder, task, &box, row);
+        crop->width = (int32_t)decoder->jpeg.image_width;
+        crop->height = (int32_t)decoder->jpeg.image_height;
+        crop->box = sl_plan(task->steps, task->num_steps, crop->width, crop->height, sample);
+        sl_read_pixels(decoder, task, &crop->box, row);
     }
     sl_end_picture(decoder);
 }
@@ -40,7 +41,8 @@ static void decode_place(sl_decoder *decoder, const sl_task *task, const sl_shar
         return;
     }
     uint8_t *row = share->out + share->rows[place] * share->row_stride;
-    decode_jpeg(decoder, task, data, share->lengths[place], share->samples[place], row);
+    sl_crop unread = {0}, *crop = share->crops == NULL ? &unread : &share->crops[place];
+    decode_jpeg(decoder, task, data, share->lengths[place], share->samples[place], crop, row);
     share->status[place] = (int32_t)decoder->status;
     if (decoder->status != SL_DECODED) {
         memset(row, 0, (size_t)task->height * (size_t)task->width * 3 *
@@ -53,6 +55,9 @@ void sl_decode_share(sl_decoder *decoder, const sl_task *task, const sl_share *s
 {
     for (int64_t place = 0; place < share->count; place++) {
         share->status[place] = SL_NOT_STARTED;
+        if (share->crops != NULL) {
+            share->crops[place] = (sl_crop){0};
+        }
     }
     for (int64_t place = 0; place < share->count && !is_aborted(share); place++) {
         decode_place(decoder, task, share, place);
