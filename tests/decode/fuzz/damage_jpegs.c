@@ -90,7 +90,8 @@ static sl_step draw_step(void)
 }
 
 /* One row by one set of instructions; returns its status. */
-static int32_t decode(sl_decoder *decoder, const sl_task *task, file_bytes picture, uint8_t *row)
+static int32_t decode(sl_decoder *decoder, const sl_task *task, file_bytes picture, uint8_t *row,
+                      sl_crop *crop)
 {
     int64_t zero = 0;
     int32_t status = -1;
@@ -106,6 +107,7 @@ static int32_t decode(sl_decoder *decoder, const sl_task *task, file_bytes pictu
         .row_stride = 0,
         .status = &status,
         .messages = message,
+        .crops = crop,
     };
     sl_decode_share(decoder, task, &share);
     return status;
@@ -118,12 +120,14 @@ static int agree(sl_decoder *const *decoders, int count, file_bytes picture, int
     size_t row_bytes = (size_t)step.height * (size_t)step.width * 3;
     sl_task task = {&step, 1, step.height, step.width, 1, NULL, MAX_PIXELS, MAX_SCANS};
     uint8_t *rows[MAX_SETS];
+    sl_crop crops[MAX_SETS];
     int same = 1;
     for (int i = 0; i < count; i++) {
         rows[i] = malloc(row_bytes);
         memset(rows[i], 7, row_bytes);
-        int32_t seen = decode(decoders[i], &task, picture, rows[i]);
+        int32_t seen = decode(decoders[i], &task, picture, rows[i], &crops[i]);
         same = same && (i == 0 || (seen == *status && memcmp(rows[0], rows[i], row_bytes) == 0));
+        same = same && crops[i].width == crops[0].width && crops[i].box.x1 == crops[0].box.x1;
         *status = seen;
     }
     for (int i = 0; i < count; i++) {
