@@ -45,6 +45,8 @@ Result = TypeVar("Result")
 class LocalStore(Store):
     """A folder; keys are paths below it, with ``/`` between the parts."""
 
+    parallel_reads = 4
+
     def __init__(self, location: LocalLocation, counters: Counters | None) -> None:
         super().__init__(location.url, counters)
         self._root = location.path

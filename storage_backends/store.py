@@ -101,7 +101,10 @@ class Store(ABC):
 
     Attributes:
         url: normalised, without a trailing slash, never with a secret.
+        parallel_reads: how many reads at once serve this kind of storage well.
     """
+
+    parallel_reads: int = 32
 
     def __init__(self, url: str, counters: Counters | None) -> None:
         self.url = url

@@ -39,7 +39,7 @@ from streamloader.dts.shard_table import ShardEntry, ShardTable
 from streamloader.dts.sidecar import Sidecar, build_sidecar
 from streamloader.dts.strict_json import canonical_json
 from streamloader.dts.values import bf16_to_float32, float32_to_bf16
-from streamloader.dts.verify import RecordFault
+from streamloader.dts.verify import Ranges, RecordFault
 from streamloader.dts.writer import ShardWriter
 from streamloader.dts.zstd import Dictionary
 
@@ -63,6 +63,7 @@ __all__ = [
     "PictureHeader",
     "PictureHeaderError",
     "Pointer",
+    "Ranges",
     "RecordFault",
     "Schema",
     "ShardEntry",

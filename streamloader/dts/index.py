@@ -19,7 +19,7 @@ from streamloader.dts.shard_table import ShardEntry
 from streamloader.dts.strict_json import parse_json
 from streamloader.dts.tail import Tail, parse_tail, parse_trailer
 from streamloader.dts.tail_rules import Layout, check_entry, check_tail, parse_schema
-from streamloader.dts.verify import RecordFault, verify_records
+from streamloader.dts.verify import Ranges, RecordFault, verify_records
 from streamloader.dts.zstd import Dictionary
 from streamloader.errors import ConfigError, ShardError
 
@@ -261,9 +261,7 @@ class ShardIndex:
             raise self._tail.fault("stats are not a JSON object", section.offset)
         return value
 
-    def record_ranges(
-        self, first: int, count: int
-    ) -> dict[str, tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]]:
+    def record_ranges(self, first: int, count: int) -> Ranges:
         """Where every payload field lies in `count` records from `first` on.
 
         Returns:
@@ -276,8 +274,8 @@ class ShardIndex:
         self._check_range(first, count)
         span = slice(first, first + count)
         starts = self.offsets[span].astype(np.int64)
-        used = np.zeros(count, np.int64)
-        ranges = {}
+        ranges: Ranges = {}
+        used: npt.NDArray[np.int64] | int = 0
         for field in self.schema.payload_fields:
             used = (used + (FIELD_ALIGN - 1)) & -FIELD_ALIGN
             lengths = self.lengths(field.name)[span].astype(np.int64)
@@ -299,7 +297,9 @@ class ShardIndex:
         self._payload_field(field)
         return self.record_ranges(first, count)[field]
 
-    def verify_records(self, first: int, count: int, data: Buffer, base: int) -> list[RecordFault]:
+    def verify_records(
+        self, first: int, count: int, data: Buffer, base: int, ranges: Ranges | None = None
+    ) -> list[RecordFault]:
         """Check records against their hashes, and their padding for zeros.
 
         Args:
@@ -307,6 +307,7 @@ class ShardIndex:
             count: number of records.
             data: bytes that hold them.
             base: offset in the file of ``data[0]``.
+            ranges: of these records, if the caller has them from `record_ranges`.
 
         Returns:
             one fault for each field or padding that is wrong, in file order per field.
@@ -316,7 +317,9 @@ class ShardIndex:
             ConfigError: when the records are not all in the shard.
         """
         self._check_range(first, count)
-        return verify_records(self, first, count, data, base)
+        if ranges is None:
+            ranges = self.record_ranges(first, count)
+        return verify_records(self, first, count, data, base, ranges)
 
     def read_record(
         self, sample: int, data: Buffer, base: int, schema: Schema | None = None

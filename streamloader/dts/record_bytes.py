@@ -42,9 +42,9 @@ def wrong_hashes(
     Raises:
         ConfigError: a range lies outside ``data``, or the hash is unknown.
     """
-    _check_ranges(data, starts, ends)
     if HASHES_NATIVELY and hash_name == DEFAULT_HASH:
         return _wrong(lib.sl_check_hashes, data, starts, ends, _pointer("uint64_t[]", expected))
+    _check_ranges(data, starts, ends)
     digest, view = hash_function(hash_name), data.data
     rows = zip(starts.tolist(), ends.tolist(), expected.tolist(), strict=True)
     bad = [
@@ -58,9 +58,9 @@ def wrong_zeros(data: Bytes, starts: Int64, ends: Int64) -> npt.NDArray[np.intp]
 
     Arguments, returns and errors as of ``wrong_hashes``.
     """
-    _check_ranges(data, starts, ends)
     if IS_NATIVE:
         return _wrong(lib.sl_check_zeros, data, starts, ends)
+    _check_ranges(data, starts, ends)
     lengths = ends - starts
     total = int(lengths.sum())
     within = np.arange(total) - np.repeat(np.cumsum(lengths) - lengths, lengths)
@@ -83,23 +83,24 @@ def copy_rows(memory: Bytes, offsets: Int64, out: npt.NDArray[Any], rows: Int64 
     if not len(offsets):
         return
     nbytes = out[0].nbytes
-    _check_ranges(memory, offsets, offsets + nbytes)
     if not out[0].flags.c_contiguous or out.strides[0] < nbytes:
         raise ConfigError(f"rows of shape {list(out.shape[1:])} are not contiguous")
+    if IS_NATIVE and not lib.sl_copy_rows(
+        _pointer("uint8_t[]", memory),
+        len(memory),
+        len(offsets),
+        _pointer("int64_t[]", offsets),
+        nbytes,
+        ffi.cast("uint8_t *", out.ctypes.data),
+        len(out),
+        ffi.NULL if rows is None else _pointer("int64_t[]", rows),
+        out.strides[0],
+    ):
+        return
+    _check_ranges(memory, offsets, offsets + nbytes)
     low, high = (0, len(offsets) - 1) if rows is None else (int(rows.min()), int(rows.max()))
     if low < 0 or high >= len(out):
         raise ConfigError(f"rows {low} to {high} are beyond the {len(out)} rows of the batch")
-    if IS_NATIVE:
-        lib.sl_copy_rows(
-            _pointer("uint8_t[]", memory),
-            len(offsets),
-            _pointer("int64_t[]", offsets),
-            nbytes,
-            ffi.cast("uint8_t *", out.ctypes.data),
-            ffi.NULL if rows is None else _pointer("int64_t[]", rows),
-            out.strides[0],
-        )
-        return
     windows = np.lib.stride_tricks.as_strided(
         memory, shape=(len(memory) - nbytes + 1, nbytes), strides=(1, 1), writeable=False
     )
@@ -121,12 +122,15 @@ def _wrong(
     is_bad = np.empty(len(starts), np.bool_)
     bad = function(
         _pointer("uint8_t[]", data),
+        len(data),
         len(starts),
         _pointer("int64_t[]", starts),
         _pointer("int64_t[]", ends),
         *more,
         _pointer("uint8_t[]", is_bad),
     )
+    if bad < 0:
+        _check_ranges(data, starts, ends)
     return np.flatnonzero(is_bad) if bad else np.empty(0, np.intp)
 
 

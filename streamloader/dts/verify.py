@@ -18,6 +18,10 @@ if TYPE_CHECKING:
     from streamloader.dts.index import ShardIndex
 
 
+Ranges = dict[str, tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]]
+"""(offsets, lengths) of some records by name of the field, as `ShardIndex.record_ranges`."""
+
+
 @dataclass(frozen=True, slots=True)
 class RecordFault:
     """Something wrong in one record.
@@ -36,7 +40,7 @@ class RecordFault:
 
 
 def verify_records(
-    index: ShardIndex, first: int, count: int, data: Buffer, base: int
+    index: ShardIndex, first: int, count: int, data: Buffer, base: int, ranges: Ranges
 ) -> list[RecordFault]:
     """See `ShardIndex.verify_records`."""
     if count == 0:
@@ -56,7 +60,7 @@ def verify_records(
     memory = np.frombuffer(view, np.uint8)
     faults: list[RecordFault] = []
     edges = []
-    for name, (offsets, lengths) in index.record_ranges(first, count).items():
+    for name, (offsets, lengths) in ranges.items():
         starts = offsets - base
         ends = starts + lengths
         hashes = index.hashes(name)[first : first + count]
@@ -78,9 +82,13 @@ def _check_padding(
     if not edges:
         return []
     fields = len(edges)
-    starts = np.stack([field_starts for field_starts, _ in edges], axis=1).reshape(-1)
-    gap_starts = np.stack([field_ends for _, field_ends in edges], axis=1).reshape(-1)
-    gap_ends = np.append(starts[1:], end)
+    starts, gap_starts = edges[0]
+    if fields > 1:
+        starts = np.stack([field_starts for field_starts, _ in edges], axis=1).reshape(-1)
+        gap_starts = np.stack([field_ends for _, field_ends in edges], axis=1).reshape(-1)
+    gap_ends = np.empty_like(starts)
+    gap_ends[:-1] = starts[1:]
+    gap_ends[-1] = end
     return [
         RecordFault(first + gap // fields, "", base + int(gap_starts[gap]), "padding is not zero")
         for gap in wrong_zeros(memory, gap_starts, gap_ends).tolist()

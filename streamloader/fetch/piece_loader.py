@@ -6,12 +6,13 @@ import asyncio
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
-from streamloader.dts import RecordFault, ShardIndex, ShardSpan
+from streamloader.dts import Ranges, RecordFault, ShardIndex, ShardSpan
 from streamloader.fetch.arena import ALIGN_BYTES, Arena, aligned
 from streamloader.fetch.cancel import all_or_cancel
 from streamloader.fetch.catalog import Catalog
@@ -128,8 +129,9 @@ class PieceLoader:
         done = 0
         for span in spans:
             part = rows[done : done + span.count]
-            self._layout.fill(part, span.index, span.first, span.base - span.offset)
-            for fault in await self._check(span):
+            ranges = span.index.record_ranges(span.first, span.count)
+            self._layout.fill(part, span.index, span.first, span.base - span.offset, ranges)
+            for fault in await self._check(span, ranges):
                 place = fault.sample_in_shard - span.first
                 faults[first + done + place] = fault.reason
                 for name in self._layout.payload:
@@ -193,23 +195,23 @@ class PieceLoader:
             return
         async with self._reads:
             view = self._arena.array[base : base + nbytes].data
-            name = self._catalog.manifest.entry(shard).name
+            name = self._catalog.manifest.table.names[shard]
             await self._catalog.store.read_into(name, offset, view)
 
-    async def _check(self, span: _Span) -> list[RecordFault]:
+    async def _check(self, span: _Span, ranges: Ranges) -> list[RecordFault]:
         """Faults that remain after a second read from the store."""
         if not self._verify:
             return []
-        faults = await self._verify_span(span)
+        faults = await self._verify_span(span, ranges)
         if faults:
             self._counters.add("fetch.checksum_rereads")
             await self._read(span.shard, span.offset, span.nbytes, span.base)
-            faults = await self._verify_span(span)
+            faults = await self._verify_span(span, ranges)
         return faults
 
-    async def _verify_span(self, span: _Span) -> list[RecordFault]:
+    async def _verify_span(self, span: _Span, ranges: Ranges) -> list[RecordFault]:
         data = self._arena.array[span.base : span.base + span.nbytes].data
-        verify = span.index.verify_records
+        verify = partial(span.index.verify_records, ranges=ranges)
         if span.index.is_checked_natively and span.nbytes <= _CHECK_HERE_BYTES:
             return verify(span.first, span.count, data, span.offset)
         return await self._in_thread(verify, span.first, span.count, data, span.offset)

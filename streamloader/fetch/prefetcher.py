@@ -72,7 +72,7 @@ class Prefetcher:
         catalog: the data set.
         arena: memory for blocks and rows; its size is the bound.
         selection: what sample numbers of the plan mean; None if they are the data set's own.
-        max_reads: ranged reads in flight at once.
+        max_reads: ranged reads in flight at once; None: as many as serve the store well.
         verify: check every sample's hash when its piece arrives.
     """
 
@@ -83,9 +83,10 @@ class Prefetcher:
         *,
         counters: Counters,
         selection: Selection | None = None,
-        max_reads: int = 32,
+        max_reads: int | None = None,
         verify: bool = True,
     ) -> None:
+        max_reads = catalog.store.parallel_reads if max_reads is None else max_reads
         self._arena = arena
         self._counters = counters
         self._selection = selection
@@ -102,6 +103,7 @@ class Prefetcher:
         self._runs: list[_Run] = []
         self._changed = asyncio.Event()
         self._delivering = asyncio.Lock()
+        self._loading = asyncio.Semaphore(max_reads)
 
     async def run(
         self,
@@ -209,8 +211,12 @@ class Prefetcher:
             await self._changed.wait()
 
     async def _load(self, run: _Run, slot: int, first: int, count: int, base: int) -> None:
-        started = time.perf_counter()
-        piece = await self._loader.load(first, count, base)
+        async with self._loading:
+            started = time.perf_counter()
+            piece = await self._loader.load(first, count, base)
+            # What the page cache holds comes without any wait: the loop must see to other things
+            # after a few such pieces, above all to batches that are ready.
+            await asyncio.sleep(0)
         if piece.faults:
             run.faults[slot] = piece.faults
         self._arena.shrink(base, piece.nbytes)

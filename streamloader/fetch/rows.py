@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from streamloader.dts import Schema, ShardIndex
+from streamloader.dts import Ranges, Schema, ShardIndex
 
 BAD_LENGTH = -1
 
@@ -58,15 +58,17 @@ class RowLayout:
         index: ShardIndex,
         first: int,
         shift: int,
+        ranges: Ranges,
     ) -> None:
         """Writes the rows of ``len(rows)`` samples of one shard from ``first`` on.
 
         Args:
             shift: arena offset minus file offset of the bytes that hold them.
+            ranges: of these samples, from ``index.record_ranges``.
 
         Fields that the shard lacks are left to ``Expander.write``.
         """
-        for name, (offsets, lengths) in index.record_ranges(first, len(rows)).items():
+        for name, (offsets, lengths) in ranges.items():
             rows[f"{name}@offset"] = offsets + shift
             rows[f"{name}@length"] = lengths
         held = {column.name for column in index.schema.columns}

@@ -31,6 +31,7 @@ class Steered:
         self._store = store
         self._before_read = before_read
         self.url = store.url
+        self.parallel_reads = store.parallel_reads
 
     async def read_into(self, key, offset, buffer, etag=None):
         await self._before_read(key, offset)

@@ -3,10 +3,13 @@
 
 #include "records.h"
 
-int64_t sl_check_zeros(const uint8_t *data, int64_t count, const int64_t *starts,
+int64_t sl_check_zeros(const uint8_t *data, int64_t size, int64_t count, const int64_t *starts,
                        const int64_t *ends, uint8_t *is_bad) {
     int64_t bad = 0;
     for (int64_t i = 0; i < count; i++) {
+        if (starts[i] < 0 || ends[i] < starts[i] || ends[i] > size) {
+            return -1;
+        }
         uint8_t seen = 0;
         for (int64_t at = starts[i]; at < ends[i]; at++) {
             seen |= data[at];
@@ -17,14 +20,20 @@ int64_t sl_check_zeros(const uint8_t *data, int64_t count, const int64_t *starts
     return bad;
 }
 
-void sl_copy_rows(const uint8_t *memory, int64_t count, const int64_t *offsets, int64_t nbytes,
-                  uint8_t *out, const int64_t *rows, int64_t stride) {
+int64_t sl_copy_rows(const uint8_t *memory, int64_t size, int64_t count, const int64_t *offsets,
+                     int64_t nbytes, uint8_t *out, int64_t num_rows, const int64_t *rows,
+                     int64_t stride) {
     /* Rows lie anywhere in a large memory: the next ones are fetched while one is copied. */
     enum { AHEAD = 8 };
     for (int64_t i = 0; i < count; i++) {
+        int64_t row = rows ? rows[i] : i;
+        if (offsets[i] < 0 || offsets[i] > size - nbytes || row < 0 || row >= num_rows) {
+            return -1;
+        }
         if (i + AHEAD < count) {
             __builtin_prefetch(memory + offsets[i + AHEAD]);
         }
-        memcpy(out + (rows ? rows[i] : i) * stride, memory + offsets[i], (size_t)nbytes);
+        memcpy(out + row * stride, memory + offsets[i], (size_t)nbytes);
     }
+    return 0;
 }

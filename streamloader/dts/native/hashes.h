@@ -6,10 +6,13 @@
 #define XXH_INLINE_ALL
 #include <xxhash.h>
 
-int64_t SL_NAME(const uint8_t *data, int64_t count, const int64_t *starts, const int64_t *ends,
-                const uint64_t *expected, uint8_t *is_bad) {
+int64_t SL_NAME(const uint8_t *data, int64_t size, int64_t count, const int64_t *starts,
+                const int64_t *ends, const uint64_t *expected, uint8_t *is_bad) {
     int64_t bad = 0;
     for (int64_t i = 0; i < count; i++) {
+        if (starts[i] < 0 || ends[i] < starts[i] || ends[i] > size) {
+            return -1;
+        }
         is_bad[i] = XXH3_64bits(data + starts[i], (size_t)(ends[i] - starts[i])) != expected[i];
         bad += is_bad[i];
     }

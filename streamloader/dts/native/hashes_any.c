@@ -6,18 +6,19 @@
 int sl_has_xxh3(void) { return 1; }
 
 #ifdef __x86_64__
-int64_t sl_check_hashes_avx2(const uint8_t *data, int64_t count, const int64_t *starts,
-                             const int64_t *ends, const uint64_t *expected, uint8_t *is_bad);
+int64_t sl_check_hashes_avx2(const uint8_t *data, int64_t size, int64_t count,
+                             const int64_t *starts, const int64_t *ends, const uint64_t *expected,
+                             uint8_t *is_bad);
 #endif
 
-int64_t sl_check_hashes(const uint8_t *data, int64_t count, const int64_t *starts,
+int64_t sl_check_hashes(const uint8_t *data, int64_t size, int64_t count, const int64_t *starts,
                         const int64_t *ends, const uint64_t *expected, uint8_t *is_bad) {
 #ifdef __x86_64__
     if (__builtin_cpu_supports("avx2")) {
-        return sl_check_hashes_avx2(data, count, starts, ends, expected, is_bad);
+        return sl_check_hashes_avx2(data, size, count, starts, ends, expected, is_bad);
     }
 #endif
-    return sl_check_hashes_any(data, count, starts, ends, expected, is_bad);
+    return sl_check_hashes_any(data, size, count, starts, ends, expected, is_bad);
 }
 
 #else
@@ -25,9 +26,9 @@ int64_t sl_check_hashes(const uint8_t *data, int64_t count, const int64_t *start
 
 int sl_has_xxh3(void) { return 0; }
 
-int64_t sl_check_hashes(const uint8_t *data, int64_t count, const int64_t *starts,
+int64_t sl_check_hashes(const uint8_t *data, int64_t size, int64_t count, const int64_t *starts,
                         const int64_t *ends, const uint64_t *expected, uint8_t *is_bad) {
-    (void)data, (void)starts, (void)ends, (void)expected, (void)is_bad;
+    (void)data, (void)size, (void)starts, (void)ends, (void)expected, (void)is_bad;
     return count;
 }
 #endif

@@ -1,5 +1,6 @@
 /* Checks and copies many records in one call, so that Python's lock is taken once for all of them.
- * Nothing is allocated. Callers see to it that every offset and length lies in the memory given.
+ * Nothing is allocated, and nothing outside the `size` bytes given is looked at: where a range
+ * would reach beyond them, -1 is returned.
  */
 #ifndef SL_RECORDS_H
 #define SL_RECORDS_H
@@ -11,15 +12,17 @@ int sl_has_xxh3(void);
 
 /* Sets is_bad[i] to 1 where bytes starts[i] to ends[i] of data do not hash to expected[i], else to
  * 0; returns how many are bad. */
-int64_t sl_check_hashes(const uint8_t *data, int64_t count, const int64_t *starts,
+int64_t sl_check_hashes(const uint8_t *data, int64_t size, int64_t count, const int64_t *starts,
                         const int64_t *ends, const uint64_t *expected, uint8_t *is_bad);
 
 /* The same where bytes starts[i] to ends[i] are not all zero. */
-int64_t sl_check_zeros(const uint8_t *data, int64_t count, const int64_t *starts,
+int64_t sl_check_zeros(const uint8_t *data, int64_t size, int64_t count, const int64_t *starts,
                        const int64_t *ends, uint8_t *is_bad);
 
-/* Copies nbytes from memory + offsets[i] to out + rows[i] * stride; rows may be NULL for 0, 1, ... */
-void sl_copy_rows(const uint8_t *memory, int64_t count, const int64_t *offsets, int64_t nbytes,
-                  uint8_t *out, const int64_t *rows, int64_t stride);
+/* Copies nbytes from memory + offsets[i] to out + rows[i] * stride; rows may be NULL for 0, 1, ...
+ * Every row is below num_rows. Returns 0. */
+int64_t sl_copy_rows(const uint8_t *memory, int64_t size, int64_t count, const int64_t *offsets,
+                     int64_t nbytes, uint8_t *out, int64_t num_rows, const int64_t *rows,
+                     int64_t stride);
 
 #endif
