@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import threading
 import weakref
 from collections.abc import Callable
@@ -60,6 +61,7 @@ class Engine:
 
     def __init__(self, settings: Settings, world: World, delivery: Delivery) -> None:
         self.settings = settings
+        self._process = os.getpid()
         self.counters = Counters()
         self.seats = _plan_seats(settings, world, delivery.gpu)
         self.num_workers = len(self.seats.workers)
@@ -139,6 +141,19 @@ class Engine:
         delivery.open(self.fields, layout)
 
     @property
+    def is_forked(self) -> bool:
+        """Whether this process is a fork of the one that has the threads."""
+        return os.getpid() != self._process
+
+    def refuse_fork(self) -> None:
+        """Raises ConfigError in a forked process."""
+        if self.is_forked:
+            raise ConfigError(
+                f"this loader belongs to process {self._process}, whose threads did not come along"
+                f" into the forked process {os.getpid()}: make a loader there"
+            )
+
+    @property
     def prefetcher(self) -> Prefetcher:
         assert self._prefetcher is not None
         return self._prefetcher
@@ -191,7 +206,12 @@ class Engine:
         }
 
     def close(self) -> None:
-        """Ends every thread; may be called twice and from any thread but the engine's own."""
+        """Ends every thread; may be called twice and from any thread but the engine's own.
+
+        In a forked process it does nothing: the threads and what they hold are the parent's.
+        """
+        if self.is_forked:
+            return
         with self._lock:
             if self._closed:
                 return

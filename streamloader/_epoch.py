@@ -127,6 +127,8 @@ class EpochRun:
 
     def stop(self) -> None:
         """Ends the run: nothing of it touches the arena or a slot afterwards. Idempotent."""
+        if self._engine.is_forked:
+            return
         self._abort.set()
         self.outbox.close()
         with self._stopping:

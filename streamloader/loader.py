@@ -350,6 +350,7 @@ class StreamLoader:
     def _check_open(self) -> None:
         if self._closed:
             raise ConfigError("this loader is closed: make a new one")
+        self._engine.refuse_fork()
 
     def _check_world(self) -> None:
         now = detect_world(**self._world_arguments, environ=None)
@@ -381,6 +382,7 @@ class _EpochIterator(Iterator[Batch], AsyncIterator[Batch]):
         self._exhausted = False
 
     def __next__(self) -> Batch:
+        self._loader._engine.refuse_fork()
         if self._exhausted:
             raise StopIteration
         if self._ended:

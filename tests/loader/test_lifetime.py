@@ -153,3 +153,42 @@ def test_memory_descriptors_and_threads_stay_flat_over_fifty_partial_epochs(pict
     assert last[0] <= settled[0] + 8
     assert last[1] <= settled[1]
     assert last[2] <= settled[2]
+
+
+def test_a_forked_process_is_told_to_make_its_own_and_disturbs_nobody(pictures):
+    script = f"""
+        import gc, logging, os, sys
+        from streamloader import ConfigError, RandomResizedCrop, StreamLoader
+        logging.getLogger("streamloader.decode").setLevel(logging.ERROR)
+        def make():
+            return StreamLoader({str(pictures)!r}, batch_size=8, shuffle=True, device="cpu",
+                                transform=RandomResizedCrop(24))
+        stream = make()
+        batches = iter(stream)
+        held = next(batches)
+        child = os.fork()
+        if child == 0:
+            for use in (lambda: next(batches), lambda: iter(stream)):
+                try:
+                    use()
+                except ConfigError as error:
+                    assert "forked process" in str(error), error
+                else:
+                    sys.exit("the parent's loader was used")
+            with make() as own:
+                assert sum(int(batch["valid"].sum()) for batch in own) == 83
+            del batches, stream, held, use, own
+            gc.collect()
+            sys.exit(0)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+        left = [number for batch in batches for number in batch["index"][batch["valid"]].tolist()]
+        assert len(set(left)) == 83 - 8, len(left)
+    """
+    result = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(script)],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert result.returncode == 0, result.stderr
