@@ -67,8 +67,15 @@ def s3_place(s3_server: SeaweedServer, shared_bucket: str) -> Place:
 
 
 @pytest.fixture(params=["local", pytest.param("s3", marks=pytest.mark.s3)])
-def place(request: pytest.FixtureRequest, tmp_path: Path) -> Place:
-    if request.param == "s3":
+def backend(request: pytest.FixtureRequest) -> str:
+    """Each backend that must keep the contract."""
+    name: str = request.param
+    return name
+
+
+@pytest.fixture
+def place(backend: str, request: pytest.FixtureRequest, tmp_path: Path) -> Place:
+    if backend == "s3":
         found: Place = request.getfixturevalue("s3_place")
         return found
     folder = tmp_path / "objects"
