@@ -106,7 +106,7 @@ def test_demo_learns_resumes_reports_and_leaves_nothing(scratch: Path) -> None:
     ids=["terminated-while-painting", "ctrl-c-while-training"],
 )
 def test_interrupted_demo_leaves_nothing(scratch: Path, number: signal.Signals, stage: str) -> None:
-    with _demo(scratch, "--pictures", "200", "--epochs", "1000") as process:
+    with _demo(scratch, "--pictures", "64", "--epochs", "1000") as process:
         assert process.stderr is not None
         for line in process.stderr:
             if line.startswith(stage):
