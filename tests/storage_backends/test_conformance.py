@@ -27,6 +27,18 @@ from tests.storage_backends.local_places import as_ordinary_user, folder_for_eve
 
 CONTENT = bytes(np.random.default_rng(0).integers(0, 256, 100_000, dtype=np.uint8))
 BIG = 6 * 2**20 + 17
+HOSTILE_KEYS = [
+    "train/a b.jpg",
+    "train/a%20b.jpg",
+    "train/猫.jpg",
+    "train/cafe\u0301.jpg",
+    "train/caf\u00e9.jpg",
+    "train/a=b&c.jpg",
+    "train/a;b,c:d@e.jpg",
+    "train/a+b?c#d.jpg",
+    "train/{x}[y]*'\"~!$.jpg",
+    "train/tab\tnew\nline.jpg",
+]
 
 
 async def keys(store: Store, prefix: str = "") -> list[str]:
@@ -372,10 +384,9 @@ async def test_one_of_many_racing_claims_wins(store: Store) -> None:
 
 
 async def test_a_cancelled_read_leaves_the_buffer_alone_afterwards(store: Store) -> None:
-    content = big_content()
-    async with store.open_writer("a") as writer:
-        await writer.write(content)
-    for turns in range(12):
+    content = big_content()[: 2 * 2**20]
+    await store.put("a", content)
+    for turns in range(8):
         buffer = bytearray(len(content))
         read = asyncio.create_task(store.read_into("a", 0, buffer))
         for _ in range(turns):
@@ -383,7 +394,7 @@ async def test_a_cancelled_read_leaves_the_buffer_alone_afterwards(store: Store)
         read.cancel()
         await asyncio.wait([read])
         seen = bytes(buffer)
-        await store.read("a", max_bytes=BIG)
+        await store.read("a")
         assert buffer == seen
 
 
@@ -401,26 +412,14 @@ async def test_reads_run_concurrently_and_are_counted(store: Store, counts: Any)
     assert len(counts.times["storage.read_s"]) == 50
 
 
-@pytest.mark.parametrize(
-    "key",
-    [
-        "train/a b.jpg",
-        "train/a%20b.jpg",
-        "train/猫.jpg",
-        "train/cafe\u0301.jpg",
-        "train/a=b&c.jpg",
-        "train/a;b,c:d@e.jpg",
-        "train/a+b?c#d.jpg",
-        "train/{x}[y]*'\"~!$.jpg",
-        "train/tab\tnew\nline.jpg",
-    ],
-)
-async def test_hostile_keys_survive_byte_for_byte(store: Store, key: str) -> None:
-    await store.put(key, key.encode())
-    assert await store.read(key) == key.encode()
-    assert (await store.info(key)).key == key
-    assert await keys(store, "train/") == [key]
-    await store.delete(key)
+async def test_hostile_keys_survive_byte_for_byte(store: Store) -> None:
+    for key in HOSTILE_KEYS:
+        await store.put(key, key.encode())
+    assert await keys(store, "train/") == sorted(HOSTILE_KEYS, key=str.encode)
+    for key in HOSTILE_KEYS:
+        assert await store.read(key) == key.encode()
+        assert (await store.info(key)).key == key
+        await store.delete(key)
     assert await keys(store) == []
 
 

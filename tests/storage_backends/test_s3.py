@@ -17,7 +17,8 @@ from tests.storage_backends.fault_proxy import Answer, FaultProxy
 
 pytestmark = pytest.mark.s3
 
-KEYS = json.loads((Path(__file__).parents[1] / "hostile/s3_keys.json").read_text())
+HOSTILE = json.loads((Path(__file__).parents[1] / "hostile/s3_keys.json").read_text())
+KEYS = [entry["key"] for entry in HOSTILE]
 PART = 5 * 2**20
 
 
@@ -94,15 +95,15 @@ async def test_what_fits_in_a_part_is_one_plain_request(s3_place: Any, s3_server
         assert [seen.method for seen in proxy.seen] == ["PUT"]
 
 
-@pytest.mark.parametrize("key", [entry["key"] for entry in KEYS], ids=lambda key: repr(key[:24]))
-async def test_keys_are_encoded_once_on_the_wire(key: str, s3_server: Any) -> None:
+async def test_keys_are_encoded_once_on_the_wire(s3_server: Any) -> None:
     async with FaultProxy(s3_server.endpoint_url) as proxy:
         options = {**s3_server.storage_options, "endpoint_url": proxy.url}
         async with open_store("s3://bucket", **options) as store:
-            proxy.plan([Answer(404, "NoSuchKey")])
-            with pytest.raises(NotFound):
-                await store.read(key)
-        assert proxy.seen[0].target == "/bucket/" + quote(key, safe="/~")
+            for key in KEYS:
+                proxy.plan([Answer(404, "NoSuchKey")])
+                with pytest.raises(NotFound):
+                    await store.read(key)
+                assert proxy.seen[0].target == "/bucket/" + quote(key, safe="/~")
 
 
 async def test_keys_that_are_not_unicode_are_refused(s3_place: Any) -> None:
