@@ -182,7 +182,7 @@ def _check_folder(root: str) -> None:
     shown = printable(existing)
     if not os.path.isdir(existing):
         raise NotFound(f"{shown} is not a folder; give another path", url=root, code="ENOTDIR")
-    if not os.access(existing, needed):
+    if not os.access(existing, needed, effective_ids=os.access in os.supports_effective_ids):
         raise AccessDenied(
             f"no permission to {doing} {shown}; change its owner or mode", url=root, code="EACCES"
         )

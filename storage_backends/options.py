@@ -29,12 +29,15 @@ class StorageOptions:
     """Validated options; a bad one raises Misconfigured with its name.
 
     Attributes:
-        endpoint_url: http(s) URL of an S3-compatible server; AWS itself if None.
+        endpoint_url: http(s) URL of an S3-compatible server; if None, what the AWS configuration
+            says, else AWS itself.
         region: region of the bucket; what the AWS configuration says if None.
         profile: profile of the AWS configuration files.
-        anonymous: send unsigned requests.
-        path_style: ``endpoint/bucket/key`` rather than ``bucket.endpoint/key``; None is True
-            exactly if there is an endpoint.
+        anonymous: send unsigned requests; what ``AWS_NO_SIGN_REQUEST`` says if None.
+        path_style: ``endpoint/bucket/key`` rather than ``bucket.endpoint/key``, which needs a
+            bucket and an endpoint that together are a host name. If None, what
+            ``AWS_S3_ADDRESSING_STYLE`` or the AWS configuration says, else True exactly if there
+            is an endpoint.
         aws_access_key_id, aws_secret_access_key, aws_session_token: credentials; what the AWS
             provider chain finds if None.
         verify_tls: check the server's certificate.
@@ -47,7 +50,7 @@ class StorageOptions:
     endpoint_url: str | None = None
     region: str | None = None
     profile: str | None = None
-    anonymous: bool = False
+    anonymous: bool | None = None
     path_style: bool | None = None
     aws_access_key_id: str | None = field(default=None, repr=False)
     aws_secret_access_key: str | None = field(default=None, repr=False)
@@ -61,9 +64,10 @@ class StorageOptions:
     def __post_init__(self) -> None:
         for name in _TEXTS:
             _require_text(name, getattr(self, name))
-        for name in ("anonymous", "verify_tls"):
-            _require(isinstance(getattr(self, name), bool), name, "True or False", self)
-        _require(self.path_style in (True, False, None), "path_style", "True, False or None", self)
+        for name in ("anonymous", "path_style"):
+            flag = getattr(self, name)
+            _require(flag is None or isinstance(flag, bool), name, "True, False or None", self)
+        _require(isinstance(self.verify_tls, bool), "verify_tls", "True or False", self)
         _require_int("max_connections", self.max_connections, 1, 10_000)
         _require_int("download_retry", self.download_retry, 1, 1_000)
         _require_int("part_bytes", self.part_bytes, MIN_PART_BYTES, _MAX_PART_BYTES)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import functools
 import os
-from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AsyncExitStack
 from typing import Any
@@ -19,6 +18,7 @@ from botocore.loaders import Loader, create_loader
 
 from storage_backends.errors import AccessDenied, Misconfigured, StorageError
 from storage_backends.options import StorageOptions, check_endpoint
+from storage_backends.s3_environment import S3Environment, read_environment
 from storage_backends.urls import S3Location
 
 _CONNECT_TIMEOUT_S = 3.0
@@ -67,8 +67,8 @@ class S3Connection:
         if self._client is None:
             async with self._lock:
                 if self._client is None:
-                    session, endpoint = await self._open_session()
-                    self._client = await self._make_client(session, endpoint)
+                    session, found = await self._open_session()
+                    self._client = await self._make_client(session, found)
         return self._client
 
     async def renew(self, expired: Any) -> bool:
@@ -77,16 +77,16 @@ class S3Connection:
         The engine refreshes credentials by their announced end only, and would never look again
         at a file or a variable that was rewritten.
         """
-        if self._options.anonymous or self._options.aws_access_key_id is not None:
+        if self._credentials is None:
             return False
         async with self._lock:
             if self._client is not expired:
                 return True
             known = self._credentials
-            session, endpoint = await self._open_session()
+            session, found = await self._open_session()
             if self._credentials == known:
                 return False
-            self._client = await self._make_client(session, endpoint)
+            self._client = await self._make_client(session, found)
             return True
 
     async def close(self) -> None:
@@ -94,23 +94,25 @@ class S3Connection:
         self._client = None
         await self._clients.aclose()
 
-    async def _open_session(self) -> tuple[AioSession, str | None]:
-        """Reads configuration and credentials; returns the session and the endpoint, if any."""
+    async def _open_session(self) -> tuple[AioSession, S3Environment]:
+        """Reads configuration and credentials; returns the session and what was configured."""
         try:
             session = AioSession(profile=self._options.profile)
             with ThreadPoolExecutor(1, "storage-s3-setup") as thread:
                 loop = asyncio.get_running_loop()
-                configured = await loop.run_in_executor(thread, _prepare, session)
-            self._credentials = await self._find_credentials(session)
+                found = await loop.run_in_executor(thread, _prepare, session)
+            self._credentials = await self._find_credentials(session, found)
+        except StorageError:
+            raise
         except (boto.BotoCoreError, ValueError) as error:
             raise self._setup_error(error) from error
-        endpoint = self._options.endpoint_url or configured
-        check_endpoint(endpoint)
-        return session, endpoint
+        check_endpoint(found.endpoint_url)
+        return session, found
 
-    async def _make_client(self, session: AioSession, endpoint: str | None) -> Any:
+    async def _make_client(self, session: AioSession, found: S3Environment) -> Any:
+        endpoint = self._options.endpoint_url or found.endpoint_url
         try:
-            context = session.create_client("s3", **self._arguments(session, endpoint))
+            context = session.create_client("s3", **self._arguments(session, found, endpoint))
             client = await self._clients.enter_async_context(context)
         except (boto.BotoCoreError, ValueError) as error:
             raise self._setup_error(error) from error
@@ -118,29 +120,50 @@ class S3Connection:
         self.endpoint = endpoint or f"AWS ({client.meta.region_name})"
         return client
 
-    async def _find_credentials(self, session: AioSession) -> tuple[Any, ...] | None:
+    async def _find_credentials(
+        self, session: AioSession, found: S3Environment
+    ) -> tuple[Any, ...] | None:
         """Sets ``identity``; returns the provider chain's credentials, if it is asked."""
-        options = self._options
-        if options.anonymous:
+        if self._is_anonymous(found):
             self.identity = "anonymous"
             return None
-        if options.aws_access_key_id is not None:
+        if self._options.aws_access_key_id is not None:
             self.identity = "credentials from the storage options"
             return None
-        profile = f" of profile {options.profile!r}" if options.profile else ""
-        found = await session.get_credentials()
-        if found is None:
+        name = self._options.profile or session.get_config_variable("profile")
+        profile = f" of profile {name!r}" if name else ""
+        credentials = await session.get_credentials()
+        if credentials is None:
             self.identity = f"no credentials{profile}"
             return None
-        self.identity = f"credentials{profile} from {found.method}"
-        return tuple(await found.get_frozen_credentials())
+        if credentials.method == "env":
+            # Keys in the environment go before a profile that is named there.
+            profile = ""
+        self.identity = f"credentials{profile} from {credentials.method}"
+        return tuple(await credentials.get_frozen_credentials())
 
-    def _arguments(self, session: AioSession, endpoint: str | None) -> dict[str, Any]:
+    def _is_anonymous(self, found: S3Environment) -> bool:
         options = self._options
-        region = options.region or session.get_config_variable("region")
+        if options.anonymous is not None:
+            return options.anonymous
+        chosen = options.aws_access_key_id is not None or options.profile is not None
+        return found.anonymous and not chosen
+
+    def _addressing_style(self, found: S3Environment, endpoint: str | None) -> str:
+        if self._options.path_style is None:
+            return found.addressing_style or ("auto" if endpoint is None else "path")
+        if self._options.path_style:
+            return "path"
+        # "auto" is virtual at AWS where the bucket's name allows it, and path at any endpoint.
+        return "auto" if endpoint is None else "virtual"
+
+    def _arguments(
+        self, session: AioSession, found: S3Environment, endpoint: str | None
+    ) -> dict[str, Any]:
+        options = self._options
+        region = options.region or found.region or session.get_config_variable("region")
         if region is None and endpoint is not None:
             region = _DEFAULT_REGION
-        path_style = endpoint is not None if options.path_style is None else options.path_style
         config = AioConfig(
             max_pool_connections=options.max_connections,
             connect_timeout=_CONNECT_TIMEOUT_S,
@@ -151,8 +174,8 @@ class S3Connection:
             retries={"total_max_attempts": 1, "mode": "standard"},
             request_checksum_calculation="when_required",
             response_checksum_validation="when_required",
-            signature_version=UNSIGNED if options.anonymous else None,
-            s3={"addressing_style": "path" if path_style else "auto"},
+            signature_version=UNSIGNED if self._is_anonymous(found) else None,
+            s3={"addressing_style": self._addressing_style(found, endpoint)},
         )
         return {
             "region_name": region,
@@ -173,10 +196,10 @@ class S3Connection:
         return Misconfigured(message, url=url, code=code)
 
 
-def _prepare(session: AioSession) -> str | None:
-    """Reads what the engine would otherwise read on the loop; returns the configured endpoint."""
+def _prepare(session: AioSession) -> S3Environment:
+    """Reads what the engine would otherwise read on the loop."""
     session.register_component("data_loader", _load_data(session.get_config_variable("data_path")))
-    return _configured_endpoint(session.full_config, session.get_scoped_config(), os.environ)
+    return read_environment(session.full_config, session.get_scoped_config(), os.environ)
 
 
 @functools.cache
@@ -188,25 +211,3 @@ def _load_data(search_path: str | None) -> Loader:
     for kind in ("service-2", "endpoint-rule-set-1"):
         loader.load_service_model("s3", kind)
     return loader
-
-
-def _configured_endpoint(
-    config: Mapping[str, Any], profile: Mapping[str, Any], environment: Mapping[str, str]
-) -> str | None:
-    """The endpoint for S3 that the AWS environment or configuration files name, if any.
-
-    The engine finds it too, but only after it was told how to address buckets, which depends on
-    it. The order is that of the AWS SDK reference, "Service-specific endpoints".
-    """
-    ignore = environment.get("AWS_IGNORE_CONFIGURED_ENDPOINT_URLS")
-    ignore = ignore or profile.get("ignore_configured_endpoint_urls") or ""
-    if str(ignore).lower() == "true":
-        return None
-    services = config.get("services", {}).get(profile.get("services"), {})
-    found = (
-        environment.get("AWS_ENDPOINT_URL_S3")
-        or environment.get("AWS_ENDPOINT_URL")
-        or services.get("s3", {}).get("endpoint_url")
-        or profile.get("endpoint_url")
-    )
-    return str(found) if found else None

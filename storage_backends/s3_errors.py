@@ -48,11 +48,15 @@ _THROTTLE_CODES = frozenset(
     {"SlowDown", "Throttling", "ThrottlingException", "RequestLimitExceeded", "TooManyRequests"}
 )
 EXPIRED_CODES = frozenset({"ExpiredToken", "ExpiredTokenException", "TokenRefreshRequired"})
+_EXPIRED_REQUEST = "the presigned request has expired; have a new one signed"
 _DENIED_ADVICE = {
     "InvalidAccessKeyId": "the server does not know the access key id; check it",
     "SignatureDoesNotMatch": "the secret key does not fit the access key id; check it",
     "InvalidToken": "the session token is not valid; renew the credentials",
-    "RequestTimeTooSkewed": "this machine's clock is wrong; set it",
+    "RequestTimeTooSkewed": (
+        "the clocks of this machine and of the server are too far apart; set this machine's clock"
+    ),
+    "RequestExpired": _EXPIRED_REQUEST,
     **dict.fromkeys(EXPIRED_CODES, "the credentials have expired; renew them"),
 }
 _NO_CREDENTIALS = (
@@ -141,13 +145,14 @@ def _of_answer(error: boto.ClientError, place: Place) -> Fault:
     meta = response.get("ResponseMetadata", {})
     status = meta.get("HTTPStatusCode")
     code = str(response.get("Error", {}).get("Code", status))
+    said = str(response.get("Error", {}).get("Message", ""))
     if status is None and code.isdigit():
         status = int(code)
     if code == "404":
         # The answer to a HEAD request has no code; what else it may be has been asked for already.
         code = "NoSuchKey"
     transient = status in _TRANSIENT_STATUS or code in _TRANSIENT_CODES
-    kind, advice = _classify(code, status, place)
+    kind, advice = _classify(code, status, said, place)
     message = advice if kind is NotFound else f"{place}: {advice}"
     known = kind(message, url=place.url, code=code, status=status)
     return Fault(
@@ -155,13 +160,15 @@ def _of_answer(error: boto.ClientError, place: Place) -> Fault:
     )
 
 
-def _classify(code: str, status: int | None, place: Place) -> tuple[type[StorageError], str]:
+def _classify(
+    code: str, status: int | None, said: str, place: Place
+) -> tuple[type[StorageError], str]:
     if code == "NoSuchBucket":
         return NotFound, f"there is no bucket {place.bucket!r} at {place.endpoint}; check its name"
     if status == 404:
         return NotFound, f"there is no object {place}; check bucket and key"
     if status in (401, 403) or code in _DENIED_ADVICE:
-        return AccessDenied, f"{_denied_advice(code, place)} ({code}, {place.identity})"
+        return AccessDenied, f"{_denied_advice(code, said, place)} ({code}, {place.identity})"
     if status == 412:
         return Changed, "the object was overwritten since it was first seen; open it again"
     if status == 416:
@@ -175,9 +182,12 @@ def _classify(code: str, status: int | None, place: Place) -> tuple[type[Storage
     return StorageError, f"the server refused the request ({status} {code}); check the options"
 
 
-def _denied_advice(code: str, place: Place) -> str:
+def _denied_advice(code: str, said: str, place: Place) -> str:
     if code in _DENIED_ADVICE:
         return _DENIED_ADVICE[code]
+    if said.casefold().startswith("request has expired"):
+        # S3 has no code of its own for it.
+        return _EXPIRED_REQUEST
     doing = "write" if place.writing else "read"
     return f"no permission to {doing}; ask for it or use other credentials"
 

@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     from streamloader.convert import ConvertReport, Progress
 
 _REJECTS_SHOWN = 10
+#: As ``streamloader.dts.HASH_NAMES``, which would take the help half a second to import.
+HASHES = ("xxh3-64", "crc32")
 
 
 @click.command()
@@ -44,6 +46,24 @@ _REJECTS_SHOWN = 10
     show_default=True,
     help="Decode every picture before it is stored.",
 )
+@click.option(
+    "--codec",
+    "codecs",
+    multiple=True,
+    metavar="none|zstd|FIELD=zstd",
+    help="Compress every field but pictures, or the field named, as image=zstd. May be repeated.",
+)
+@click.option(
+    "--zstd-level", type=int, metavar="N", help="1 to 22, with codec zstd; 3 if not given."
+)
+@click.option(
+    "--hash",
+    "hash_name",
+    type=click.Choice(HASHES),
+    default=HASHES[0],
+    show_default=True,
+    help="What guards every sample; crc32 is for readers with zlib alone.",
+)
 @click.option("--max-rejects", type=int, metavar="N", help="Stop after more bad pictures than N.")
 @storage_options
 @output_options
@@ -56,6 +76,9 @@ def command(
     no_shuffle: bool,
     jobs: int | None,
     decode_check: bool,
+    codecs: tuple[str, ...],
+    zstd_level: int | None,
+    hash_name: str,
     max_rejects: int | None,
     storage_options: dict[str, Any],
     output: Output,
@@ -79,6 +102,9 @@ def command(
                 jobs=jobs,
                 decode_check=decode_check,
                 max_rejects=max_rejects,
+                codec=_codec_choice(codecs),
+                zstd_level=zstd_level,
+                hash=hash_name,
                 storage_options=storage_options,
                 progress=lambda done: _show(bar, done),
             )
@@ -87,6 +113,17 @@ def command(
     for warning in report.warnings:
         output.warn(printable(warning))
     output.result(report.to_json(), _lines(report))
+
+
+def _codec_choice(codecs: tuple[str, ...]) -> dict[str, str]:
+    """The codec by field; ``*`` stands for the fields that are not named."""
+    choice: dict[str, str] = {}
+    for text in codecs or ("none",):
+        name, _, codec = text.rpartition("=")
+        field = name.strip() or "*"
+        if choice.setdefault(field, codec.strip()) != codec.strip():
+            raise click.BadParameter(f"two codecs for one field: {text!r}", param_hint="--codec")
+    return choice
 
 
 def _show(bar: ProgressBar, done: Progress) -> None:

@@ -98,7 +98,8 @@ def _lines(description: Description) -> Iterator[str]:
 
 def _field_text(field: dict[str, Any]) -> str:
     shape = f"[{','.join(map(str, field['shape']))}]" if field["shape"] else ""
-    return f"{field['name']} ({field['type']}{shape})"
+    codec = "" if field["codec"] == "none" else f", {field['codec']}"
+    return f"{field['name']} ({field['type']}{shape}{codec})"
 
 
 def _class_lines(description: Description) -> Iterator[str]:

@@ -85,6 +85,11 @@ def storage_options(command: Command) -> Command:
     @click.option("--profile", help="Profile of the AWS configuration that has the keys.")
     @click.option("--anonymous", is_flag=True, help="Read a public bucket without keys.")
     @click.option(
+        "--path-style/--virtual-hosted",
+        default=None,
+        help="Name the bucket in the path, or in the host name.",
+    )
+    @click.option(
         "--storage-option",
         "pairs",
         multiple=True,
@@ -98,11 +103,17 @@ def storage_options(command: Command) -> Command:
         region: str | None,
         profile: str | None,
         anonymous: bool,
+        path_style: bool | None,
         pairs: tuple[str, ...],
         **options: Any,
     ) -> Any:
         storage: dict[str, Any] = dict(_parse_pair(pair) for pair in pairs)
-        named = {"endpoint_url": endpoint_url, "region": region, "profile": profile}
+        named = {
+            "endpoint_url": endpoint_url,
+            "region": region,
+            "profile": profile,
+            "path_style": path_style,
+        }
         storage.update({name: value for name, value in named.items() if value is not None})
         if anonymous:
             storage["anonymous"] = True

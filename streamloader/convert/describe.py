@@ -54,6 +54,7 @@ class Description:
                 {"name": f.name, "type": f.type, "shape": list(f.shape), "codec": f.codec}
                 for f in self.schema.fields
             ],
+            "hash": self.schema.hash,
             "classes": list(manifest.classes),
             "class_counts": None if counts is None else counts.tolist(),
             "splits": split_counts(manifest),

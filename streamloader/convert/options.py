@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from streamloader.convert.encoding import Encoding
 from streamloader.errors import ConfigError
 from streamloader.sizes import parse_size
 from streamloader.topology import allowed_cpus
@@ -56,6 +57,7 @@ class ConvertOptions:
 
     Args:
         cut: shard and block sizes.
+        encoding: codecs and hash.
         shuffle_seed: seed of the order in which samples are stored, 0 <= seed < 2^63; None keeps
             the order of the paths.
         jobs: threads that read and decode; None takes the CPUs this process may use. The bytes
@@ -65,6 +67,7 @@ class ConvertOptions:
     """
 
     cut: CutOptions = field(default_factory=CutOptions)
+    encoding: Encoding = field(default_factory=Encoding)
     shuffle_seed: int | None = 0
     jobs: int | None = None
     decode_check: bool = True

@@ -79,6 +79,7 @@ class Pipeline:
         root: folder that the pictures' paths are relative to.
         schema: fields ``image`` and, for sources with classes, ``label``.
         threads: who reads, decodes and appends.
+        zstd_level: of fields with codec ``zstd``.
         decode_check: decode every picture fully.
         max_rejects: bad pictures that are tolerated; None for any number.
         rejects: bad files met already.
@@ -92,6 +93,7 @@ class Pipeline:
         schema: Schema,
         *,
         threads: Threads,
+        zstd_level: int,
         decode_check: bool,
         max_rejects: int | None,
         rejects: Sequence[Rejected] = (),
@@ -101,6 +103,7 @@ class Pipeline:
         self._root = root
         self._schema = schema
         self._threads = threads
+        self._zstd_level = zstd_level
         self._window_bytes = threads.num_readers * _RUNS_AHEAD_PER_THREAD * RUN_BYTES
         self._decode_check = decode_check
         self._max_rejects = max_rejects
@@ -135,7 +138,9 @@ class Pipeline:
     async def _store_shard(self, plan: ShardPlan) -> StoredShard | None:
         loop = asyncio.get_running_loop()
         uuid = await loop.run_in_executor(self._threads.appenders, plan.uuid)
-        upload = ShardUpload(self._store, plan.name, plan.split.name, self._schema, uuid)
+        upload = ShardUpload(
+            self._store, plan.name, plan.split.name, self._schema, uuid, zstd_level=self._zstd_level
+        )
         async with upload, aclosing(self._read_ahead(plan)) as runs:
             async for samples in runs:
                 await loop.run_in_executor(self._threads.appenders, _add_sound, upload, samples)

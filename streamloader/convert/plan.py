@@ -66,6 +66,7 @@ def plan_shards(source: Source, schema: Schema, options: ConvertOptions) -> list
             "sample_align": SAMPLE_ALIGN,
             "schema": schema.to_json().decode("utf-8"),
             "shard_bytes": options.cut.shard_limit,
+            **options.encoding.shaping(schema),
         }
     )
     plans = []

@@ -37,14 +37,26 @@ class ShardUpload:
     """
 
     def __init__(
-        self, store: Store, name: str, split: str | None, schema: Schema, uuid: bytes
+        self,
+        store: Store,
+        name: str,
+        split: str | None,
+        schema: Schema,
+        uuid: bytes,
+        *,
+        zstd_level: int,
     ) -> None:
         self._store = store
         self._name = name
         self._split = split
         self._pending: list[bytes] = []
         self._writer = ShardWriter(
-            schema, uuid=uuid, sink=self._collect, sample_align=SAMPLE_ALIGN, name=name
+            schema,
+            uuid=uuid,
+            sink=self._collect,
+            sample_align=SAMPLE_ALIGN,
+            name=name,
+            zstd_level=zstd_level,
         )
         self._stack = AsyncExitStack()
         self._object: ObjectWriter | None = None

@@ -9,11 +9,12 @@ from types import TracebackType
 from typing import Any, Self, TypeVar
 
 from storage_backends import StorageError, open_store
+from streamloader.convert.encoding import CodecChoice, Encoding
 from streamloader.convert.options import DEFAULT_SHARD_BYTES, SAMPLE_ALIGN, CutOptions
 from streamloader.convert.parallel import for_each
 from streamloader.convert.publish import AlreadyPublishedError, Publication, publish, require_free
 from streamloader.convert.upload import ShardUpload, StoredShard
-from streamloader.dts import Manifest, Schema, canonical_json, shard_uuid
+from streamloader.dts import DEFAULT_HASH, Field, Manifest, canonical_json, shard_uuid
 from streamloader.errors import ConfigError
 from streamloader.fetch.loop import LoopThread
 
@@ -45,10 +46,14 @@ class DatasetWriter:
     Args:
         dest: a path or ``s3://bucket/prefix`` that holds no data set.
         fields: type by name: ``"picture"``, ``"bytes"``, ``"str"``, ``"json"``, ``"int64"``,
-            ``("float32", (4,))`` …
+            ``("float32", (4,))``, or a ``streamloader.dts.Field`` …
         classes: class names by label, for the reader's ``classes``.
         shard_bytes: a shard ends with the record that reaches this size.
         block_samples: samples that are fetched together; ``"auto"`` takes about 1 MiB.
+        codec: ``"zstd"`` compresses every payload field but pictures, or codecs by field name, as
+            ``{"text": "zstd"}``; None leaves each field its own. Needs ``streamloader[zstd]``.
+        zstd_level: 1 to 22, only with codec ``zstd``; None is 3.
+        hash: that guards every sample: ``"xxh3-64"``, or ``"crc32"`` for readers with zlib alone.
         storage_options: options of ``open_store``.
 
     Raises:
@@ -64,9 +69,13 @@ class DatasetWriter:
         classes: Iterable[str] | None = None,
         shard_bytes: int | str = DEFAULT_SHARD_BYTES,
         block_samples: int | str = "auto",
+        codec: CodecChoice = None,
+        zstd_level: int | None = None,
+        hash: str = DEFAULT_HASH,  # noqa: A002  as the format calls it
         storage_options: Mapping[str, Any] | None = None,
     ) -> None:
-        self._schema = Schema.of(fields)
+        self._encoding = Encoding(codec, zstd_level, hash)
+        self._schema = self._encoding.schema(Field.parse(*item) for item in fields.items())
         self._classes = tuple(classes or ())
         self._cut = CutOptions(shard_bytes, block_samples)
         self._store = open_store(os.fspath(dest), **(storage_options or {}))
@@ -162,10 +171,18 @@ class DatasetWriter:
                 "schema": self._schema.to_json().decode("utf-8"),
                 "shard": number,
                 "shard_bytes": self._cut.shard_limit,
+                **self._encoding.shaping(self._schema),
             }
         )
         uuid = shard_uuid(options, ())
-        return ShardUpload(self._store, f"{number:05d}.dts", None, self._schema, uuid)
+        return ShardUpload(
+            self._store,
+            f"{number:05d}.dts",
+            None,
+            self._schema,
+            uuid,
+            zstd_level=self._encoding.level,
+        )
 
     def _finish_shard(self) -> None:
         assert self._upload is not None

@@ -7,10 +7,12 @@ what a tensor is. The byte-level description is ``docs/format.md``.
 from __future__ import annotations
 
 from streamloader.dts.blocks import BlockTable, ShardSpan
+from streamloader.dts.compression import DEFAULT_LEVEL as DEFAULT_ZSTD_LEVEL
+from streamloader.dts.compression import check_zstd_level
 from streamloader.dts.decompression import decode_stored, decompress, decompress_into
 from streamloader.dts.defaults import default_bytes, default_value
-from streamloader.dts.fields import ELEMENT_DTYPES, NO_DEFAULT, Column, Field
-from streamloader.dts.hashes import HASH_NAMES
+from streamloader.dts.fields import CODECS, ELEMENT_DTYPES, NO_DEFAULT, Column, Field
+from streamloader.dts.hashes import DEFAULT_HASH, HASH_NAMES, hash_function
 from streamloader.dts.index import ShardIndex
 from streamloader.dts.layout import HEAD_BYTES, TRAILER_BYTES
 from streamloader.dts.limits import DEFAULT_LIMITS, Limits
@@ -41,10 +43,13 @@ from streamloader.dts.strict_json import canonical_json
 from streamloader.dts.values import bf16_to_float32, float32_to_bf16
 from streamloader.dts.verify import Ranges, RecordFault
 from streamloader.dts.writer import ShardWriter
-from streamloader.dts.zstd import Dictionary
+from streamloader.dts.zstd import Dictionary, require_zstandard
 
 __all__ = [
+    "CODECS",
+    "DEFAULT_HASH",
     "DEFAULT_LIMITS",
+    "DEFAULT_ZSTD_LEVEL",
     "ELEMENT_DTYPES",
     "FORMAT_CODES",
     "HASH_NAMES",
@@ -78,6 +83,7 @@ __all__ = [
     "bf16_to_float32",
     "build_sidecar",
     "canonical_json",
+    "check_zstd_level",
     "copy_rows",
     "decode_key",
     "decode_stored",
@@ -87,9 +93,11 @@ __all__ = [
     "default_value",
     "encode_key",
     "float32_to_bf16",
+    "hash_function",
     "manifest_name",
     "open_shard",
     "read_picture_header",
+    "require_zstandard",
     "shard_uuid",
     "sidecar_name",
 ]

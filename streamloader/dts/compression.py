@@ -15,6 +15,12 @@ _MIN_SAVED_SHIFT: Final = 4
 """A value is stored raw unless a 16th of it is saved: below that, decompressing costs more."""
 
 
+def check_zstd_level(level: object) -> None:
+    """ConfigError unless ``level`` is an integer of 1 to 22."""
+    if type(level) is not int or not 1 <= level <= MAX_LEVEL:
+        raise ConfigError(f"zstd_level must be an integer of 1 to {MAX_LEVEL}, got {level!r}")
+
+
 class Compressor:
     """Turns raw values of one field into stored ones; not safe for several threads at once.
 
@@ -31,8 +37,7 @@ class Compressor:
     """
 
     def __init__(self, field: Field, level: int, dictionary: Dictionary | None) -> None:
-        if type(level) is not int or not 1 <= level <= MAX_LEVEL:
-            raise ConfigError(f"zstd_level must be an integer of 1 to {MAX_LEVEL}, got {level!r}")
+        check_zstd_level(level)
         zstandard = require_zstandard(f"field {field.name!r} with codec 'zstd'")
         loaded = None
         if dictionary is not None:

@@ -248,7 +248,7 @@ def _check_head_magic(head: bytes, name: str) -> None:
     if head[: len(ORIGINAL_MAGIC)] == ORIGINAL_MAGIC:
         raise ShardError(
             "is an original DTS file (magic '.DTS'), not a DTS1 shard; "
-            "make shards from it with `streamloader convert`",
+            "read it with the program that wrote it, and store its samples with DatasetWriter",
             shard=name,
             offset=0,
         )

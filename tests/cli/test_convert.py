@@ -153,3 +153,38 @@ def test_a_bucket_is_used_and_never_made(
     assert denied.exit_code == 2
     assert len(denied.stderr.splitlines()) == 1
     assert s3_server.readonly_secret_key not in denied.stderr
+
+
+def test_codec_level_and_hash_reach_the_conversion(
+    pictures: Path, tmp_path: Path, run_cli: RunCli
+) -> None:
+    pytest.importorskip("zstandard")
+    args = ["--codec", "image=zstd", "--zstd-level", 5, "--hash", "crc32"]
+    assert run_cli("convert", pictures, tmp_path / "out", *args).exit_code == 0
+    shown = run_cli("inspect", tmp_path / "out")
+    assert "image (picture, zstd), label (i8)" in shown.stdout
+    values = json.loads(run_cli("inspect", tmp_path / "out", "--json").stdout)
+    assert values["hash"] == "crc32"
+    assert run_cli("verify", tmp_path / "out", "--decode").exit_code == 0
+
+
+@pytest.mark.parametrize(
+    ("args", "message"),
+    [
+        (["--codec", "zstd"], "image=zstd"),
+        (["--codec", "lz4"], "none, zstd"),
+        (["--codec", "image=none", "--codec", "image=zstd"], "two codecs for one field"),
+        (["--zstd-level", 5], "without codec 'zstd'"),
+        (["--hash", "md5"], "crc32"),
+    ],
+    ids=str,
+)
+def test_an_encoding_that_cannot_be_ends_with_two_and_leaves_nothing(
+    args: list[object], message: str, pictures: Path, tmp_path: Path, run_cli: RunCli
+) -> None:
+    pytest.importorskip("zstandard")
+    result = run_cli("convert", pictures, tmp_path / "out", *args)
+    assert result.exit_code == 2
+    assert len(result.stderr.splitlines()) == 1
+    assert message in result.stderr
+    assert not (tmp_path / "out").exists()

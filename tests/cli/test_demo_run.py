@@ -78,16 +78,16 @@ def _processes_that_name(folder: Path) -> Iterator[str]:
 @pytest.mark.s3
 @pytest.mark.usefixtures("_needs_server")
 def test_demo_learns_resumes_reports_and_leaves_nothing(scratch: Path) -> None:
-    with _demo(scratch, "--pictures", "256", "--epochs", "4", "--json") as process:
+    with _demo(scratch, "--pictures", "96", "--epochs", "9", "--json") as process:
         stdout, stderr = process.communicate(timeout=END_TIMEOUT_S)
     assert process.returncode == 0, stderr
     values = json.loads(stdout)
-    assert values["samples"] == 256
-    assert values["steps"] == 32
+    assert values["samples"] == 96
+    assert values["steps"] == 27
     assert values["exactly_once"] is True
     assert values["loss_last"] <= values["loss_first"] / 2
     assert values["bytes_from_s3"] >= values["bytes"]
-    assert values["prefetch"]["samples"] == 256
+    assert values["prefetch"]["samples"] == 96
     assert values["s3"].startswith("s3://demo-")
     for name in ("samples_per_s", "first_batch_s", "first_batch_after_restart_s"):
         assert values[name] > 0
@@ -106,7 +106,7 @@ def test_demo_learns_resumes_reports_and_leaves_nothing(scratch: Path) -> None:
     ids=["terminated-while-painting", "ctrl-c-while-training"],
 )
 def test_interrupted_demo_leaves_nothing(scratch: Path, number: signal.Signals, stage: str) -> None:
-    with _demo(scratch, "--pictures", "200", "--epochs", "1000") as process:
+    with _demo(scratch, "--pictures", "64", "--epochs", "1000") as process:
         assert process.stderr is not None
         for line in process.stderr:
             if line.startswith(stage):

@@ -172,9 +172,8 @@ def test_a_bucket_that_cannot_be_read_ends_with_two_and_a_reason(
     fails_with_one_sentence(
         run_cli(*verb, "s3://no-such-bucket-here/set", *endpoint), 2, "no-such-bucket-here"
     )
-    fails_with_one_sentence(
-        run_cli(*verb, url, "--endpoint-url", "http://127.0.0.1:9"), 2, "127.0.0.1:9"
-    )
+    dead = ("--endpoint-url", "http://127.0.0.1:9", "--storage-option", "download_retry=1")
+    fails_with_one_sentence(run_cli(*verb, url, *dead), 2, "127.0.0.1:9")
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "wrong-secret-in-a-test")
     result = run_cli(*verb, url, *endpoint)
     fails_with_one_sentence(result, 2, s3_bucket.name)

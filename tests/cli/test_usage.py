@@ -163,7 +163,8 @@ def test_storage_options_reach_the_verb_with_their_types() -> None:
     def command(size: int, storage_options: dict[str, Any], output: Output) -> None:
         output.result({"size": size, **storage_options}, [])
 
-    args = ["--endpoint-url", "http://h", "--region", "r", "--anonymous", "--json"]
+    args = ["--endpoint-url", "http://h", "--region", "r", "--anonymous", "--virtual-hosted"]
+    args += ["--json"]
     args += ["--storage-option", "max-connections=8", "--storage-option", "verify_tls=false"]
     args += ["--storage-option", "download_timeout=1.5", "--size", "1mib"]
     result = CliRunner().invoke(command, args)
@@ -172,6 +173,7 @@ def test_storage_options_reach_the_verb_with_their_types() -> None:
         "endpoint_url": "http://h",
         "region": "r",
         "anonymous": True,
+        "path_style": False,
         "max_connections": 8,
         "verify_tls": False,
         "download_timeout": 1.5,

@@ -353,6 +353,10 @@ def test_keys_that_may_only_read_write_nothing(
 
 @pytest.mark.s3
 def test_a_dead_endpoint_is_one_error(class_tree: Path, s3_bucket: Any) -> None:
-    options = {**s3_bucket.storage_options, "endpoint_url": "http://127.0.0.1:9"}
+    options = {
+        **s3_bucket.storage_options,
+        "endpoint_url": "http://127.0.0.1:9",
+        "download_retry": 1,
+    }
     with pytest.raises(Unavailable):
         convert(class_tree, f"{s3_bucket.url}/set", storage_options=options)

@@ -206,7 +206,7 @@ def test_an_alignment_that_the_records_do_not_have_is_refused(workshop):
 
 def test_original_dts_files_are_refused_by_name(workshop):
     original = b".DTS\x03\0\0\0" + bytes(1000)
-    with pytest.raises(ShardError, match="original DTS file.*streamloader convert"):
+    with pytest.raises(ShardError, match="original DTS file.*DatasetWriter"):
         Head.parse(original, "imagenet_train_lv0.dts")
 
 

@@ -49,7 +49,11 @@ def test_places_that_cannot_work_are_one_clear_error_each(s3_bucket, s3_server):
 
 
 def test_a_dead_endpoint_is_told_within_seconds(s3_bucket):
-    options = {**s3_bucket.storage_options, "endpoint_url": "http://127.0.0.1:9"}
+    options = {
+        **s3_bucket.storage_options,
+        "endpoint_url": "http://127.0.0.1:9",
+        "download_retry": 1,
+    }
     started = time.monotonic()
     with pytest.raises(Unavailable, match="127.0.0.1:9"):
         loader("s3://anything/set", options)

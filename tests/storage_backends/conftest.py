@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import secrets
 from collections import Counter
 from collections.abc import AsyncIterator
@@ -40,10 +41,8 @@ class Counts:
 @pytest.fixture(autouse=True)
 def no_aws_configuration(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Whatever the machine's AWS configuration is, tests do not see it."""
-    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN", "AWS_PROFILE"):
-        monkeypatch.delenv(name, raising=False)
-    for name in ("AWS_ENDPOINT_URL", "AWS_ENDPOINT_URL_S3", "AWS_REGION", "AWS_DEFAULT_REGION"):
-        monkeypatch.delenv(name, raising=False)
+    for name in [name for name in os.environ if name.startswith("AWS_")]:
+        monkeypatch.delenv(name)
     monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
     monkeypatch.setenv("AWS_CONFIG_FILE", str(tmp_path / "aws-config"))
     monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(tmp_path / "aws-credentials"))
@@ -68,8 +67,15 @@ def s3_place(s3_server: SeaweedServer, shared_bucket: str) -> Place:
 
 
 @pytest.fixture(params=["local", pytest.param("s3", marks=pytest.mark.s3)])
-def place(request: pytest.FixtureRequest, tmp_path: Path) -> Place:
-    if request.param == "s3":
+def backend(request: pytest.FixtureRequest) -> str:
+    """Each backend that must keep the contract."""
+    name: str = request.param
+    return name
+
+
+@pytest.fixture
+def place(backend: str, request: pytest.FixtureRequest, tmp_path: Path) -> Place:
+    if backend == "s3":
         found: Place = request.getfixturevalue("s3_place")
         return found
     folder = tmp_path / "objects"

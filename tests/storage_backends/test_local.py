@@ -21,6 +21,7 @@ from storage_backends import (
     Unavailable,
     open_store,
 )
+from tests.storage_backends.local_places import as_ordinary_user, folder_for_everyone
 
 
 @pytest.fixture
@@ -143,13 +144,22 @@ async def test_trouble_of_the_disk_is_said_in_one_sentence_and_leaves_nothing(
     assert os.listdir(folder) == []
 
 
-async def test_permission_is_enforced_and_said(store: Store, folder: Path) -> None:
-    if os.geteuid() == 0:
-        pytest.skip("the superuser may do everything")
-    (folder / "a").write_bytes(b"x")
-    (folder / "a").chmod(0)
-    with pytest.raises(AccessDenied, match="no permission"):
-        await store.read("a")
+async def test_permission_is_enforced_and_said() -> None:
+    with folder_for_everyone() as folder:
+        (folder / "a").write_bytes(b"x")
+        (folder / "a").chmod(0)
+        (folder / "closed").mkdir(mode=0)
+        async with open_store(folder) as store:
+            for call in (store.read("a"), store.read_into("a", 0, bytearray(1))):
+                with as_ordinary_user(), pytest.raises(AccessDenied, match="no permission"):
+                    await call
+            with as_ordinary_user(), pytest.raises(AccessDenied, match="no permission"):
+                await keys(store)
+        for path, doing in ((folder / "closed", "read"), (folder / "new", "make folders in")):
+            async with open_store(path) as store:
+                folder.chmod(0o555)
+                with as_ordinary_user(), pytest.raises(AccessDenied, match=doing):
+                    await store.check()
 
 
 async def test_files_whose_writing_never_ended_are_not_listed(store: Store, folder: Path) -> None:
