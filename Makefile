@@ -19,8 +19,8 @@ BIN := $(VENV)/bin
 PIP_INSTALL := $(BIN)/python -m pip install --disable-pip-version-check -q
 
 KERNEL := streamloader/decode/native
-BUILT_FROM := pyproject.toml setup.py streamloader/decode/native_build.py \
-  $(wildcard $(KERNEL)/*.c $(KERNEL)/*.h)
+BUILT_FROM := pyproject.toml setup.py $(wildcard streamloader/*/native_build.py) \
+  $(wildcard streamloader/*/native/*.c streamloader/*/native/*.h)
 
 # The name holds the torch that was asked for, so that another TORCH installs anew.
 TORCH_INSTALLED := $(VENV)/.torch-$(subst /,_,$(subst =,-,$(subst $() ,_,$(TORCH))))
