@@ -21,6 +21,10 @@ _JPEG_PROBE = """
 #endif
 int main(void) { return jpeg_std_error(NULL) == NULL; }
 """
+_XXHASH_PROBE = """
+#include <xxhash.h>
+int main(void) { return 0; }
+"""
 _IS_REQUIRED = os.environ.get("STREAMLOADER_REQUIRE_KERNEL") == "1"
 
 
@@ -39,6 +43,12 @@ class BuildNative(build_ext):
                 "no headers of libjpeg-turbo (Debian: apt-get install libjpeg-dev), so Pillow will"
                 " decode the pictures",
                 [_KERNEL],
+            )
+        elif not self._builds(_XXHASH_PROBE, libraries=[]):
+            self._leave_out(
+                "no header of xxHash (Debian: apt-get install libxxhash-dev), so hashes are checked"
+                " in Python",
+                [],
             )
         super().build_extensions()
 

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Builds a wheel with libjpeg-turbo inside for this machine's processor and C library, and runs the
-# decode tests against it as installed: build_wheel.sh FOLDER [PYTHON]. Leaves it in FOLDER. What
+# decode tests against it as installed: build_wheel.sh FOLDER [PYTHON]. Leaves it in FOLDER. Needs
+# what build_libjpeg_turbo.sh needs, and the header of xxHash. What
 # cibuildwheel does in its containers (pyproject.toml), without one: the wheel's tag says which
 # systems it fits.
 set -euo pipefail
