@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -12,6 +13,7 @@ import numpy.typing as npt
 
 from streamloader._boxes import fixed_boxes, listed_boxes
 from streamloader._fields import INDEX, VALID, BatchFields
+from streamloader._routing import TABLE_SUFFIX, EngineWork, FieldRoute, Router
 from streamloader.decode import (
     AbortWord,
     AppliedCrops,
@@ -35,6 +37,7 @@ class Recipe:
 
     Attributes:
         decoder: None if pictures stay bytes.
+        router: there if engines of the GPU decode some of the pictures.
         mask_decoder: there if the transform is a ``Joint``; follows from the decoder.
     """
 
@@ -45,6 +48,7 @@ class Recipe:
     batch_size: int
     seed: int
     epoch: int
+    router: Router | None = None
     mask_decoder: MaskDecoder | None = dataclasses.field(init=False)
 
     def __post_init__(self) -> None:
@@ -63,6 +67,7 @@ class Filled:
         samples: the rows' numbers in the data set, int64 [b].
         variable: values of the variable fields, one per row.
         faults: reasons of its bad rows.
+        engine: what engines of the GPU have still to decode, if they are used.
         mapped: what the user's code made of the batch; the slot is then no part of it.
     """
 
@@ -71,6 +76,7 @@ class Filled:
     samples: npt.NDArray[np.int64]
     variable: dict[str, Any]
     faults: dict[int, str]
+    engine: EngineWork | None = None
     mapped: dict[str, Any] | None = None
 
 
@@ -105,6 +111,7 @@ class AssembleJob:
         }
         self._crops = AppliedCrops.empty(recipe.batch_size if recipe.mask_decoder else 0)
         self._faults: list[dict[int, str]] = [{} for _ in range(recipe.workers)]
+        self._routes: dict[str, FieldRoute] = self._choose_routes()
 
     def run(self, share_no: int) -> None:
         recipe, plan = self._recipe, self._fetched.plan
@@ -126,12 +133,46 @@ class AssembleJob:
             self._read_values(field, places, self._faults[share_no])
 
     def done(self) -> None:
-        self._fetched.release()
         faults: dict[int, str] = {}
         for part in self._faults:
             faults.update(part)
         fetched = self._fetched
-        self._on_done(Filled(self._slot, fetched.plan, fetched.samples, self._variable, faults))
+        work = self._engine_work(faults) if self._routes else None
+        if work is None:
+            fetched.release()
+        self._on_done(
+            Filled(self._slot, fetched.plan, fetched.samples, self._variable, faults, work)
+        )
+
+    def _choose_routes(self) -> dict[str, FieldRoute]:
+        recipe, fetched = self._recipe, self._fetched
+        if recipe.router is None or recipe.decoder is None:
+            return {}
+        return {
+            field.name: recipe.router.route(field, fetched.rows, fetched.samples, recipe.decoder)
+            for field in recipe.fields.pictures
+        }
+
+    def _engine_work(self, faults: dict[int, str]) -> EngineWork:
+        """What the engines have to do; adds the faults that planning it finds."""
+        batches = {}
+        for field in self._recipe.fields.pictures:
+            batches[field.name], found = self._routes[field.name].finish(
+                self._views[field.name + TABLE_SUFFIX], partial(self._share, field), faults
+            )
+            faults.update(found)
+
+        def redo() -> dict[int, str]:
+            found: dict[int, str] = {}
+            for field in self._recipe.fields.pictures:
+                table = self._views[field.name + TABLE_SUFFIX]
+                share = self._share(field, batches[field.name].rows)
+                found |= self._routes[field.name].redo(table, share)
+            return found
+
+        return EngineWork(
+            batches, lambda name: self._routes[name].num_staged, redo, self._fetched.release
+        )
 
     def failed(self, error: BaseException) -> None:
         self._on_failure(error)
@@ -160,6 +201,10 @@ class AssembleJob:
 
     def _decode(self, field: Field, places: npt.NDArray[np.int64], faults: dict[int, str]) -> None:
         assert self._recipe.decoder is not None
+        route = self._routes.get(field.name)
+        if route is not None:
+            faults.update(route.decode(self._share(field, route.for_cpu(places))))
+            return
         for fault in self._recipe.decoder.decode(self._share(field, places)):
             faults[fault.row] = f"field {field.name!r}: {fault.reason}"
 
@@ -244,6 +289,8 @@ def stand_in(filled: Filled) -> None:
     The nearest lower good row is taken, else the nearest higher, else zeros; ``index``
     keeps the number of the bad sample.
     """
+    # Staged pictures lie in an order of their own; which one a row has, its table says.
+    routed = () if filled.engine is None else tuple(filled.engine.batches)
     views = filled.slot.views
     count = len(filled.plan.samples)
     good = [row for row in range(count) if row not in filled.faults]
@@ -251,7 +298,7 @@ def stand_in(filled: Filled) -> None:
         lower = [other for other in good if other < row]
         source = lower[-1] if lower else (good[0] if good else None)
         for name, view in views.items():
-            if name == INDEX:
+            if name == INDEX or name in routed:
                 continue
             view[row] = view[source] if source is not None else 0
         for values in filled.variable.values():

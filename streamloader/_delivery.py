@@ -5,18 +5,24 @@ from __future__ import annotations
 import importlib.util
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
 from streamloader._assemble import Filled, host_fields
 from streamloader._fields import BatchFields
-from streamloader.decode import PixelFormat
+from streamloader._routing import Router
+from streamloader.decode import Decoder, PixelFormat, Transform
 from streamloader.errors import ConfigError
-from streamloader.transfer import HostMemory, SlotLayout, lease_arrays
+from streamloader.fetch import Arena
+from streamloader.monitor import Counters
+from streamloader.transfer import FieldSpec, HostMemory, SlotLayout, lease_arrays
 
 if TYPE_CHECKING:
     from streamloader._epoch import EpochRun
+
+DecodeDevice = Literal["auto", "cpu", "cuda"]
+DECODE_DEVICES = ("auto", "cpu", "cuda")
 
 
 class Delivery(ABC):
@@ -40,10 +46,36 @@ class Delivery(ABC):
         self._fields: BatchFields | None = None
         self._layout: SlotLayout | None = None
 
-    def open(self, fields: BatchFields, layout: SlotLayout) -> None:
+    def slot_extras(self, fields: BatchFields) -> tuple[FieldSpec, ...]:  # noqa: ARG002 - for others
+        """Fields of a slot besides those of a batch, for the delivery's own use."""
+        return ()
+
+    def open(
+        self,
+        fields: BatchFields,
+        layout: SlotLayout,
+        *,
+        arena: Arena,
+        decoder: Decoder | None,  # noqa: ARG002 - for others
+        counters: Counters,
+    ) -> None:
         """Called once, when the data set is known."""
         self._fields = fields
         self._layout = layout
+        self.arena = arena
+        self.counters = counters
+
+    def router(self, counters: Counters, share: float | None) -> Router | None:  # noqa: ARG002 - for others
+        """Divides pictures between the decode workers and the device; None: no such division.
+
+        Args:
+            share: of the device; None for the default.
+        """
+        return None
+
+    def decode_path(self, decoder: Decoder | None) -> str:
+        """What decodes pictures, for reports and the state."""
+        return "none" if decoder is None else decoder.name
 
     @property
     def fields(self) -> BatchFields:
@@ -70,6 +102,9 @@ class Delivery(ABC):
     @abstractmethod
     def end(self, run: EpochRun) -> None:
         """The run is over; gives back what is still held of its slots."""
+
+    def close(self) -> None:  # noqa: B027 - most have nothing to free
+        """Frees what lives as long as the loader; no run is active any more. Idempotent."""
 
     @abstractmethod
     def stats(self) -> dict[str, Any]: ...
@@ -128,18 +163,37 @@ def as_torch_dtype(tensor: Any, name: str) -> Any:
 
 
 def open_delivery(
-    device: Any, local_rank: int, pixels: PixelFormat, *, on_host: bool = False
+    device: Any,
+    local_rank: int,
+    pixels: PixelFormat,
+    *,
+    transform: Transform | None = None,
+    on_host: bool = False,
+    decode_device: DecodeDevice = "auto",
+    static_buffers: bool = False,
 ) -> Delivery:
     """The delivery for a device as the user names it; None chooses.
 
     Args:
+        transform: what is done to pictures, None if they stay bytes.
         on_host: pictures must have their final type on the host, for the user's code.
+        decode_device: where JPEGs are decoded.
+        static_buffers: every batch at the same addresses of the device.
 
     Raises:
-        ConfigError: no such device, or a CUDA device without torch.
+        ConfigError: no such device, a CUDA device without torch, or what was asked for does not
+            work on it.
     """
+    if decode_device not in DECODE_DEVICES:
+        raise ConfigError(f"decode_device must be one of {DECODE_DEVICES}, got {decode_device!r}")
     name = str(device) if device is not None else _default_device(local_rank)
     if name == "cpu":
+        for option, asked in (
+            ("static_buffers=True", static_buffers),
+            ("decode_device='cuda'", decode_device == "cuda"),
+        ):
+            if asked:
+                raise ConfigError(f"{option} needs a CUDA device, and batches are for the CPU here")
         return CpuDelivery(pixels)
     if name != "cuda" and not name.startswith("cuda:"):
         raise ConfigError(f"device must be 'cpu', 'cuda' or 'cuda:N', got {name!r}")
@@ -148,8 +202,16 @@ def open_delivery(
             f"device={name!r} needs torch: pip install 'streamloader[torch]', or use device='cpu'"
         )
     from streamloader._cuda_delivery import CudaDelivery
+    from streamloader.transfer import CudaBackend
 
-    return CudaDelivery(name, pixels, on_host=on_host)
+    return CudaDelivery(
+        CudaBackend(name),
+        pixels,
+        transform,
+        on_host=on_host,
+        decode_device=decode_device,
+        static_buffers=static_buffers,
+    )
 
 
 def _default_device(local_rank: int) -> str:

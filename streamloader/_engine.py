@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import logging
 import os
 import threading
@@ -13,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from storage_backends import Store, open_store
 from streamloader._choice import choose
+from streamloader._decode_state import DecodeState
 from streamloader._fields import BatchFields
 from streamloader._packing import check_packed
 from streamloader._settings import Settings
@@ -67,6 +69,7 @@ class Engine:
         self.num_workers = len(self.seats.workers)
         self._lock = threading.Lock()
         self._closed = False
+        self._delivery = delivery
         self.loop_thread = LoopThread("fetch").start()
         self.runs: set[EpochRun] = set()
         self._store: Store | None = None
@@ -116,7 +119,8 @@ class Engine:
             weights=settings.sampler_weights,
             epoch_size=settings.epoch_size,
         )
-        layout = SlotLayout.build(self.fields.slot, settings.batch_size)
+        extras = delivery.slot_extras(self.fields)
+        layout = SlotLayout.build(self.fields.slot + extras, settings.batch_size)
         self.memory = divide_memory(
             catalog,
             self.choice.order(0).spec,
@@ -138,7 +142,23 @@ class Engine:
             memory_factory=partial(delivery.memory_factory, node=self.seats.node),
             on_free=_waker(self),
         )
-        delivery.open(self.fields, layout)
+        delivery.open(
+            self.fields, layout, arena=self.arena, decoder=self.decoder, counters=self.counters
+        )
+        self.router = delivery.router(self.counters, settings.gpu_decode_share)
+        self._decode_path = delivery.decode_path(self.decoder)
+
+    @property
+    def decode_state(self) -> DecodeState:
+        """What decodes the pictures of the next run."""
+        return DecodeState(self._decode_path, None if self.router is None else self.router.share)
+
+    def continue_decoding(self, saved: DecodeState) -> None:
+        """Takes over the division that a saved run had, unless the user chose one."""
+        chosen = self.settings.gpu_decode_share
+        if self.router is not None and saved.gpu_share is not None and chosen is None:
+            self.router = dataclasses.replace(self.router, share=saved.gpu_share)
+        saved.warn_if_other(self.decode_state)
 
     @property
     def is_forked(self) -> bool:
@@ -226,6 +246,7 @@ class Engine:
             self._prefetcher.close()
         if self._ring is not None:
             self._ring.close()
+        self._delivery.close()
 
 
 def _waker(engine: Engine) -> Callable[[], None]:

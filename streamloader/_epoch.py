@@ -73,6 +73,7 @@ class EpochRun:
             batch_size=settings.batch_size,
             seed=settings.seed,
             epoch=epoch,
+            router=engine.router,
         )
         share = -(-engine.choice.num_samples // world_size)
         self._bad_limit = settings.max_bad_fraction * share
@@ -134,6 +135,9 @@ class EpochRun:
         with self._stopping:
             if self._stopped:
                 return
+            if self.station is not None:
+                # It may read compressed pictures, whose memory the prefetcher frees next.
+                self.station.close()
             if self._running is not None:
                 self._running.stop()
             self._engine.pool.cancel(self)
@@ -227,8 +231,33 @@ class EpochRun:
             self._engine.loop_thread.submit(self._fail(filled, row, bad))
             return False
         stand_in(filled)
-        self._engine.loop_thread.submit(self._name_skipped(filled))
+        self._engine.loop_thread.submit(self._name_skipped(filled, sorted(filled.faults)))
         return True
+
+    def accept_late_faults(self, filled: Filled, faults: dict[int, str]) -> None:
+        """Applies ``on_error`` to bad rows that turned up on the way to the device.
+
+        Called in a thread of the station. Raises what ends the run; else the slot is in order.
+        """
+        settings = self._engine.settings
+        filled.faults.update(faults)
+        with self._lock:
+            self._bad_rows += len(faults)
+            bad = self._bad_rows
+        over = bad > self._bad_limit
+        if settings.on_error == "raise" or over:
+            error = self._engine.loop_thread.run(self._sample_error(filled, min(faults)))
+            if over and settings.on_error != "raise":
+                error.add_note(self._too_many(bad))
+            raise error
+        stand_in(filled)
+        self._engine.loop_thread.submit(self._name_skipped(filled, sorted(faults)))
+
+    def _too_many(self, bad: int) -> str:
+        return (
+            f"{bad} bad samples are more than max_bad_fraction="
+            f"{self.settings.max_bad_fraction} of this rank's epoch allows"
+        )
 
     async def _fail(self, filled: Filled, row: int, bad: int | None = None) -> None:
         error: BaseException
@@ -238,14 +267,11 @@ class EpochRun:
             error = failure
             error.add_note(f"while naming a bad sample: {filled.faults[row]}")
         if bad is not None:
-            error.add_note(
-                f"{bad} bad samples are more than max_bad_fraction="
-                f"{self.settings.max_bad_fraction} of this rank's epoch allows"
-            )
+            error.add_note(self._too_many(bad))
         self.outbox.fail(error)
 
-    async def _name_skipped(self, filled: Filled) -> None:
-        for row in sorted(filled.faults):
+    async def _name_skipped(self, filled: Filled, rows: list[int]) -> None:
+        for row in rows:
             logger.warning("skipped: %s", await self._sample_error(filled, row))
 
     async def _sample_error(self, filled: Filled, row: int) -> SampleError:

@@ -10,6 +10,7 @@ from typing import Any, Literal
 from streamloader._choice import SamplerWeights, Subset
 from streamloader._user_code import UserCode
 from streamloader.decode import PictureLimits, PixelFormat, Transform
+from streamloader.decode.gpu import check_share
 from streamloader.errors import ConfigError
 from streamloader.order.plan import LAST_BATCH_RULES, LastBatch
 from streamloader.topology import PIN_WORKERS, PinWorkers
@@ -42,6 +43,7 @@ class Settings:
     on_error: OnError
     max_bad_fraction: float
     stall_timeout_s: float
+    gpu_decode_share: float | None
     storage_options: Mapping[str, Any] = field(repr=False)
 
     def __post_init__(self) -> None:
@@ -63,6 +65,8 @@ class Settings:
             raise ConfigError(f"on_error must be 'raise' or 'skip', got {self.on_error!r}")
         if not 0 <= self.max_bad_fraction <= 1:
             raise ConfigError(f"max_bad_fraction must lie in [0, 1], got {self.max_bad_fraction!r}")
+        if self.gpu_decode_share is not None:
+            check_share(self.gpu_decode_share)
         if not (self.stall_timeout_s > 0 and math.isfinite(self.stall_timeout_s)):
             raise ConfigError(
                 f"stall_timeout_s must be a positive number, got {self.stall_timeout_s!r}"

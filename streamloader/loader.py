@@ -13,7 +13,8 @@ from typing import Any
 
 from streamloader._choice import SamplerWeights, Subset
 from streamloader._closing import close_at_exit, outside_own_threads
-from streamloader._delivery import open_delivery
+from streamloader._decode_state import DecodeState
+from streamloader._delivery import DecodeDevice, open_delivery
 from streamloader._engine import Engine
 from streamloader._epoch import EpochRun, refuse_stale
 from streamloader._outbox import Closed
@@ -54,6 +55,13 @@ class StreamLoader:
         split: for a data set with splits, such as ``"val"``.
         device: ``"cpu"``, ``"cuda"``, ``"cuda:1"``; by default the GPU of the local rank if
             there is one, else the CPU.
+        decode_device: where JPEGs are decoded for a CUDA device: ``"cuda"`` on the GPU's JPEG
+            engines (``pip install 'streamloader[gpu]'``), ``"cpu"``, or ``"auto"``: the engines
+            where they can be used. What they cannot decode, the CPU does.
+        gpu_decode_share: share of those JPEGs that the engines decode, from 0 to 1; the decode
+            threads do the rest. By default 0.6, or what a loaded state says.
+        static_buffers: every batch at the same addresses of the CUDA device, for CUDA graphs: it
+            is then valid until the next ``next``, which overwrites it.
         output: ``"uint8"``, ``"float16"``, ``"bfloat16"`` or ``"float32"``; a float type is
             (x / 255 - mean) / std.
         mean, std: three numbers on the 0-1 scale, for float outputs.
@@ -100,6 +108,9 @@ class StreamLoader:
         epoch_size: int | None = None,
         split: str | None = None,
         device: Any = None,
+        decode_device: DecodeDevice = "auto",
+        gpu_decode_share: float | None = None,
+        static_buffers: bool = False,
         output: str = "uint8",
         mean: Sequence[float] | None = None,
         std: Sequence[float] | None = None,
@@ -148,6 +159,7 @@ class StreamLoader:
             on_error=on_error,
             max_bad_fraction=max_bad_fraction,
             stall_timeout_s=stall_timeout_s,
+            gpu_decode_share=gpu_decode_share,
             storage_options={
                 "download_retry": download_retry,
                 "download_timeout": download_timeout,
@@ -162,7 +174,13 @@ class StreamLoader:
         }
         self._world = detect_world(**self._world_arguments, environ=None)
         self._delivery = open_delivery(
-            device, self._world.local_rank, settings.pixels, on_host=bool(settings.user_code)
+            device,
+            self._world.local_rank,
+            settings.pixels,
+            transform=transform,
+            on_host=bool(settings.user_code),
+            decode_device=decode_device,
+            static_buffers=static_buffers,
         )
         self._engine = Engine(settings, self._world, self._delivery)
         close_at_exit.watch(self._engine)
@@ -258,7 +276,11 @@ class StreamLoader:
     def state_dict(self) -> dict[str, Any]:
         """Where the consumer stands: JSON-able, small, the same on every rank."""
         with self._lock:
-            return self._cursor.to_dict()
+            return self._stamped(self._cursor)
+
+    def _stamped(self, state: LoaderState) -> dict[str, Any]:
+        """The state, and what decodes the pictures."""
+        return state.to_dict() | self._engine.decode_state.to_dict()
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continues the global sequence of ``state`` at the next ``iter``.
@@ -274,6 +296,7 @@ class StreamLoader:
             loaded = LoaderState.parse(state)
             loaded.check_continues(self._blank_state())
             _parse_digest(loaded.skipped_digest)
+            decoding = DecodeState.parse(state)
             if loaded.position > self.num_samples:
                 raise ConfigError(
                     f"the state's position {loaded.position} lies beyond the"
@@ -281,6 +304,7 @@ class StreamLoader:
                 )
             self._end_iterator()
             self._cursor = loaded
+            self._engine.continue_decoding(decoding)
             self._fresh = True
 
     def stats(self) -> dict[str, Any]:
@@ -293,7 +317,7 @@ class StreamLoader:
             "workers": self._engine.num_workers,
             "seats": self._engine.seats_account(),
             "staging": self._engine.staging_account(),
-            "decoder": "none" if self._engine.decoder is None else self._engine.decoder.name,
+            "decoder": self._engine.decode_state.path,
             **self._delivery.stats(),
         }
 
@@ -407,7 +431,7 @@ class _EpochIterator(Iterator[Batch], AsyncIterator[Batch]):
         self._loader._cursor = self._state
         self._counters.add("batches")
         self._counters.add("samples", int(filled.plan.valid.sum()))
-        return Batch(fields, self._state.to_dict())
+        return Batch(fields, self._loader._stamped(self._state))
 
     def __aiter__(self) -> AsyncIterator[Batch]:
         return self

@@ -116,6 +116,10 @@ class Share:
             rows=self.rows[places],
         )
 
+    def at_rows(self, rows: npt.NDArray[np.int64]) -> Share:
+        """The same pictures for other rows of the batch."""
+        return replace(self, rows=rows)
+
     def into(self, out: npt.NDArray[Any]) -> Share:
         """The same share for another batch of the same length."""
         return replace(self, out=out)

@@ -10,9 +10,11 @@ from __future__ import annotations
 from streamloader.transfer.backend import DeviceBackend
 from streamloader.transfer.cuda import CudaBackend
 from streamloader.transfer.device_slot import DeviceBatch
+from streamloader.transfer.filling import Filling, PlainCopy
 from streamloader.transfer.layout import FieldSpec, Region, SlotLayout
 from streamloader.transfer.lease import Lease, lease_arrays
 from streamloader.transfer.memory import HostMemory, HostPinner, PinningError
+from streamloader.transfer.pinned import PinnedArray
 from streamloader.transfer.ring import RingExhausted, RingStats, SlotRing
 from streamloader.transfer.slot import Slot, SlotState
 from streamloader.transfer.station import StationStats, TransferStation
@@ -22,10 +24,13 @@ __all__ = [
     "DeviceBackend",
     "DeviceBatch",
     "FieldSpec",
+    "Filling",
     "HostMemory",
     "HostPinner",
     "Lease",
+    "PinnedArray",
     "PinningError",
+    "PlainCopy",
     "Region",
     "RingExhausted",
     "RingStats",

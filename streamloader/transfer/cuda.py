@@ -96,6 +96,14 @@ class CudaBackend:
     def new_stream(self) -> Stream:
         return self._torch.cuda.Stream(self.device)
 
+    def on(self, stream: Stream) -> Any:
+        """A context in which the calling thread enqueues its work on ``stream``, of this device."""
+        return self._torch.cuda.stream(stream)
+
+    def handle(self, stream: Stream) -> int:
+        """``stream`` as a cudaStream_t."""
+        return int(stream.cuda_stream)
+
     def current_stream(self) -> Stream:
         return self._torch.cuda.current_stream(self.device)
 

@@ -1,6 +1,7 @@
 """The thread side of a transfer station: from filled host slots to device slots.
 
-Two threads. One enqueues copies and never waits for one to run. The other waits on the host for
+Two threads. One enqueues copies and never waits for one to run (it waits for the engines of the
+GPU where they decode). The other waits on the host for
 each copy, in order, and gives its host slot back. All that happens reaches the first as a message
 in one mailbox, whose ``put`` is safe inside finalisers.
 """
@@ -17,7 +18,7 @@ from types import TracebackType
 
 from streamloader.transfer.backend import DeviceBackend, Event
 from streamloader.transfer.device_slot import DeviceSlot, SlotReturn
-from streamloader.transfer.layout import SlotLayout
+from streamloader.transfer.filling import Filling
 from streamloader.transfer.returns import ReturnBox
 from streamloader.transfer.slot import Slot, SlotState
 
@@ -61,7 +62,7 @@ class Pump:
     def __init__(
         self,
         name: str,
-        layout: SlotLayout,
+        filling: Filling,
         backend: DeviceBackend,
         *,
         device_slots: int,
@@ -72,7 +73,7 @@ class Pump:
         self.failure: Failure | None = None
         self.moved_batches = 0
         self.moved_bytes = 0
-        self._layout = layout
+        self._filling = filling
         self._backend = backend
         self._max_device_slots = max_device_slots
         self._copy_stream = backend.new_stream()
@@ -166,11 +167,12 @@ class Pump:
 
     def _make_device_slot(self) -> DeviceSlot:
         index = len(self.device_slots)
+        nbytes = self._filling.layout.nbytes
         try:
-            memory = self._backend.allocate(self._layout.nbytes, self._copy_stream)
+            memory = self._backend.allocate(nbytes, self._copy_stream)
         except Exception as error:
             error.add_note(
-                f"while making device slot {index} of {self._layout.nbytes} bytes; a smaller batch "
+                f"while making device slot {index} of {nbytes} bytes; a smaller batch "
                 "or fewer batches held at once need less"
             )
             raise
@@ -180,19 +182,18 @@ class Pump:
 
     def _enqueue_copy(self, departure: Departure, slot: DeviceSlot) -> None:
         host = departure.host
-        used_bytes = self._layout.used_bytes(host.rows)
         try:
             if slot.released is not None:
                 self._backend.stream_wait(self._copy_stream, slot.released)
                 slot.released = None
-            self._backend.copy_to_device(host.array, slot.memory, used_bytes, self._copy_stream)
+            moved = self._filling.fill(host, departure.tag, slot.memory, self._copy_stream)
             copied = self._backend.record_event(self._copy_stream)
         except BaseException:
             self._undefined.append(host)
             raise
         slot.advance(SlotState.IN_FLIGHT)
         self.moved_batches += 1
-        self.moved_bytes += used_bytes
+        self.moved_bytes += moved
         self.arrivals.put(Arrival(slot, departure.tag, host.rows, copied))
         self._copies.put((copied, host))
 

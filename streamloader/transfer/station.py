@@ -9,8 +9,9 @@ from dataclasses import dataclass
 from queue import Empty
 
 from streamloader.errors import ConfigError
-from streamloader.transfer.backend import DeviceBackend, Stream, Tensor
+from streamloader.transfer.backend import DeviceBackend, DeviceMemory, Stream, Tensor
 from streamloader.transfer.device_slot import DeviceBatch, DeviceLease, DeviceSlot
+from streamloader.transfer.filling import Filling, PlainCopy
 from streamloader.transfer.layout import SlotLayout
 from streamloader.transfer.pump import Arrival, Departure, Pump
 from streamloader.transfer.ring import RingExhausted
@@ -41,13 +42,16 @@ class TransferStation:
 
     Args:
         device: the device's name, for threads and messages ("cuda:0").
-        layout: layout of the host slots and of the device slots.
+        layout: layout of the host slots.
         backend: the device.
         device_slots: slots made at once; two let a copy run beside the step on the batch before.
         max_device_slots: how many may exist when the consumer holds on to batches.
         static_buffers: deliver every batch at the same device addresses, as CUDA graphs need them:
             a batch is then valid until the next :meth:`receive`, which overwrites it behind the
             work that the stream current there holds.
+        filling: how device slots get their bytes; None copies the host slot as it is.
+        static_memory: the memory of the static buffers, ``filling.layout.nbytes`` bytes,
+            so that stations which follow one another share their addresses; None allocates it.
 
     Raises:
         ConfigError: fewer than two device slots, or a maximum below them.
@@ -62,6 +66,8 @@ class TransferStation:
         *,
         max_device_slots: int = 8,
         static_buffers: bool = False,
+        filling: Filling | None = None,
+        static_memory: DeviceMemory | None = None,
     ) -> None:
         if not 2 <= device_slots <= max_device_slots:
             raise ConfigError(
@@ -70,16 +76,18 @@ class TransferStation:
             )
         self.device = device
         self._layout = layout
+        filling = PlainCopy(layout, backend) if filling is None else filling
+        self._device_layout = filling.layout
         self._backend = backend
         self._max_device_slots = max_device_slots
         self._closed = False
-        self._static = (
-            backend.allocate(layout.nbytes, backend.current_stream()) if static_buffers else None
-        )
+        if static_buffers and static_memory is None:
+            static_memory = backend.allocate(filling.layout.nbytes, backend.current_stream())
+        self._static = static_memory if static_buffers else None
         ordinal = device.rpartition(":")[2]
         self._pump = Pump(
             f"streamloader-transfer-{ordinal if ordinal.isdecimal() else 0}",
-            layout,
+            filling,
             backend,
             device_slots=device_slots,
             max_device_slots=max_device_slots,
@@ -146,7 +154,7 @@ class TransferStation:
         lease = DeviceLease(slot, stream, backend, self._pump.returned)
         backend.stream_wait(stream, arrival.copied)
         if self._static is None:
-            tensors = backend.tensors(slot.memory, self._layout, arrival.rows, lease)
+            tensors = backend.tensors(slot.memory, self._device_layout, arrival.rows, lease)
             # The pump may have waited for this to make another slot.
             self._pump.wake()
         else:
@@ -154,10 +162,10 @@ class TransferStation:
         return DeviceBatch(tensors, arrival.rows, self.device)
 
     def _to_static(self, slot: DeviceSlot, rows: int, stream: Stream) -> dict[str, Tensor]:
-        used_bytes = self._layout.used_bytes(rows)
+        used_bytes = self._device_layout.used_bytes(rows)
         self._backend.copy_on_device(slot.memory, self._static, used_bytes, stream)
         return self._backend.tensors(
-            self._static, self._layout, self._layout.batch_size, self._static
+            self._static, self._device_layout, self._layout.batch_size, self._static
         )
 
     def _held(self) -> int:

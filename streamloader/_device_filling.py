@@ -1,0 +1,171 @@
+"""From a filled host slot to a batch on the GPU: copy, engines, and the pixels' final form."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from streamloader._assemble import Filled
+from streamloader._routing import TABLE_SUFFIX, EngineWork
+from streamloader.decode.gpu import TABLE_WORDS, GpuDecoder, NvjpegError, RowMaker
+from streamloader.dts import Field
+from streamloader.fetch import Arena
+from streamloader.monitor import Counters
+from streamloader.transfer import CudaBackend, FieldSpec, Region, Slot, SlotLayout
+from streamloader.transfer.layout import ALIGNMENT_BYTES, GUARD_BYTES
+
+LateFaults = Callable[[Filled, dict[int, str]], None]
+
+
+def device_layout(
+    host: SlotLayout, pictures: tuple[FieldSpec, ...], hidden: frozenset[str]
+) -> SlotLayout:
+    """A device slot: the host slot as it is, and behind it the pictures in their final form.
+
+    Args:
+        host: layout of the host slots.
+        pictures: final form of the fields that lie in the host slot as staged bytes.
+        hidden: fields of the host slot that no consumer sees.
+    """
+    final = {spec.name: spec for spec in pictures}
+    regions = [
+        region
+        for region in host.regions
+        if region.field.name not in final and region.field.name not in hidden
+    ]
+    end = host.nbytes
+    for spec in pictures:
+        offset = -(-end // ALIGNMENT_BYTES) * ALIGNMENT_BYTES
+        regions.append(Region(spec, offset, spec.row_bytes * host.batch_size))
+        end = regions[-1].end + GUARD_BYTES
+    fields = tuple(final.get(f.name, f) for f in host.fields if f.name not in hidden)
+    return SlotLayout(
+        host.batch_size, fields, tuple(regions), -(-end // ALIGNMENT_BYTES) * ALIGNMENT_BYTES
+    )
+
+
+class DeviceFilling:
+    """Fills device slots whose pictures are made on the device; a ``transfer.Filling``.
+
+    Args:
+        backend: the device.
+        host_layout: of the host slots.
+        layout: of the device slots, from ``device_layout``.
+        pictures: the picture fields.
+        maker: makes rows from staged bytes.
+        decoder: decodes on the device, if engines are used.
+        arena: holds the compressed pictures.
+        on_late_faults: told the bad rows that turned up only here; brings the slot in order, or
+            raises what ends the run.
+        counters: told the number of batches that the engines refused as ``decode.engine_refusals``.
+    """
+
+    def __init__(
+        self,
+        backend: CudaBackend,
+        host_layout: SlotLayout,
+        layout: SlotLayout,
+        pictures: tuple[Field, ...],
+        *,
+        maker: RowMaker,
+        decoder: GpuDecoder | None,
+        arena: Arena,
+        on_late_faults: LateFaults,
+        counters: Counters,
+    ) -> None:
+        self.layout = layout
+        self._backend = backend
+        self._host_layout = host_layout
+        self._pictures = tuple(field.name for field in pictures)
+        self._maker = maker
+        self._decoder = decoder
+        self._arena = arena
+        self._on_late_faults = on_late_faults
+        self._counters = counters
+        self._final = {r.field.name: r for r in layout.regions if r.field.name in self._pictures}
+        self._hosted = {region.field.name: region for region in host_layout.regions}
+
+    def fill(self, host: Slot, tag: object, memory: Any, stream: Any) -> int:
+        """See ``Filling``."""
+        assert isinstance(tag, Filled)
+        work = tag.engine
+        moved = self._copy(host, work, memory, stream)
+        if work is None:
+            with self._backend.on(stream):
+                for name in self._pictures:
+                    staged, out = self._staged(memory, name), self._out(memory, name)
+                    self._maker.convert(staged[: host.rows], out[: host.rows])
+            return moved
+        try:
+            self._decode(host, work, memory, stream)
+        except NvjpegError as refusal:
+            moved += self._redo(refusal, host, tag, memory, stream)
+        work.release()
+        return moved
+
+    def _copy(self, host: Slot, work: EngineWork | None, memory: Any, stream: Any) -> int:
+        """Enqueues one copy of all that is used of the host slot."""
+        end = 0
+        for region in self._host_layout.regions:
+            name, rows = region.field.name, host.rows
+            if work is not None and name in work.batches:
+                rows = work.num_staged(name)
+            if rows:
+                end = max(end, region.offset + rows * region.field.row_bytes)
+        self._backend.copy_to_device(host.array, memory, end, stream)
+        return end
+
+    def _decode(self, host: Slot, work: EngineWork, memory: Any, stream: Any) -> None:
+        assert self._decoder is not None
+        for name, batch in work.batches.items():
+            self._decoder.fill(
+                batch,
+                self._arena.array.ctypes.data,
+                self._table(memory, name)[: host.rows],
+                self._staged(memory, name),
+                self._out(memory, name)[: host.rows],
+                stream,
+            )
+
+    def _redo(
+        self, refusal: NvjpegError, host: Slot, filled: Filled, memory: Any, stream: Any
+    ) -> int:
+        """The batch without the engines: they refuse a whole chunk and do not say which picture."""
+        self._counters.add("decode.engine_refusals")
+        # The copy that runs still reads the slot.
+        self._backend.synchronize(self._backend.record_event(stream))
+        assert filled.engine is not None
+        faults = filled.engine.redo()
+        if faults:
+            try:
+                self._on_late_faults(filled, faults)
+            except BaseException as error:
+                error.add_note(f"the GPU's engines had refused the batch: {refusal}")
+                raise
+        moved = self._copy(host, filled.engine, memory, stream)
+        with self._backend.on(stream):
+            for name in self._pictures:
+                table, staged = self._table(memory, name), self._staged(memory, name)
+                out = self._out(memory, name)
+                # Nothing is in a slab, so what stands for it is never read.
+                self._maker.make(table[: host.rows], staged, memory, out[: host.rows], 0)
+        return moved
+
+    def _table(self, memory: Any, picture: str) -> Any:
+        region = self._hosted[picture + TABLE_SUFFIX]
+        words = self._words(memory, region, "int32")
+        return words.view(self.layout.batch_size, TABLE_WORDS)
+
+    def _staged(self, memory: Any, picture: str) -> Any:
+        region = self._hosted[picture]
+        return memory[region.offset : region.end].view(self.layout.batch_size, *region.field.shape)
+
+    def _out(self, memory: Any, picture: str) -> Any:
+        region = self._final[picture]
+        values = memory[region.offset : region.end].view(self._maker.bits_dtype)
+        return values.view(self.layout.batch_size, *region.field.shape)
+
+    def _words(self, memory: Any, region: Region, dtype: str) -> Any:
+        import torch
+
+        return memory[region.offset : region.end].view(getattr(torch, dtype))
