@@ -11,7 +11,8 @@ import torch
 from cpu_device import CpuDevice, PillowEngine
 from PIL import Image
 
-from streamloader import DatasetWriter, RandomResizedCrop, StreamLoader, loader as loader_module
+from streamloader import DatasetWriter, RandomResizedCrop, StreamLoader
+from streamloader import loader as loader_module
 from streamloader._cuda_delivery import CudaDelivery
 from streamloader.errors import ConfigError, SampleError
 
