@@ -153,12 +153,18 @@ class Engine:
         """What decodes the pictures of the next run."""
         return DecodeState(self._decode_path, None if self.router is None else self.router.share)
 
-    def continue_decoding(self, saved: DecodeState) -> None:
-        """Takes over the division that a saved run had, unless the user chose one."""
+    def continue_decoding(self, saved: DecodeState) -> bool:
+        """Takes over the division that a saved run had, unless the user chose one.
+
+        Returns:
+            Whether that changed anything for the runs to come.
+        """
+        before = self.decode_state
         chosen = self.settings.gpu_decode_share
         if self.router is not None and saved.gpu_share is not None and chosen is None:
             self.router = dataclasses.replace(self.router, share=saved.gpu_share)
         saved.warn_if_other(self.decode_state)
+        return self.decode_state != before
 
     @property
     def is_forked(self) -> bool:

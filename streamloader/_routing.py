@@ -9,14 +9,14 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from streamloader.decode import Decoder, Share, plan_crops
+from streamloader.decode import Decoder, Share
 from streamloader.decode.gpu import (
     ROW_DTYPE,
     TABLE_WORDS,
     EngineBatch,
     choose_engine_rows,
     plan_engine_batch,
-    sound_headers,
+    plan_pictures,
     stage_rows,
 )
 from streamloader.dts import Field
@@ -63,7 +63,7 @@ class Router:
             heights,
             samples,
             share=self.share,
-            max_pixels=decoder.max_pixels,
+            max_pixels=decoder.limits.max_pixels,
             slab_bytes=self.slab_bytes,
         )
         self.counters.add("decode.pictures_not_for_engine", int(np.count_nonzero(unable)))
@@ -146,7 +146,7 @@ class FieldRoute:
         rows = np.flatnonzero(self._engine & good)
         share = share_of(rows)
         columns = self._columns(rows)
-        sound = sound_headers(np.asarray(share.data), share.offsets, share.lengths, *columns)
+        sound, crops = plan_pictures(self._decoder.transform, share, *columns)
         found = self._take_over(share.part(np.flatnonzero(~sound)))
         self._router.counters.add("decode.pictures_of_odd_header", int(np.count_nonzero(~sound)))
         good[list(found)] = False
@@ -155,14 +155,6 @@ class FieldRoute:
         kept = np.flatnonzero(sound)
         share = share.part(kept)
         widths, heights = columns[0][kept], columns[1][kept]
-        crops = plan_crops(
-            self._decoder.transform,
-            widths,
-            heights,
-            seed=share.seed,
-            epoch=share.epoch,
-            samples=share.samples,
-        )
         batch = plan_engine_batch(
             entries,
             share.rows,

@@ -304,7 +304,9 @@ class StreamLoader:
                 )
             self._end_iterator()
             self._cursor = loaded
-            self._engine.continue_decoding(decoding)
+            if self._engine.continue_decoding(decoding) and self._following is not None:
+                self._following.stop()  # it divides pictures as before
+                self._following = None
             self._fresh = True
 
     def stats(self) -> dict[str, Any]:

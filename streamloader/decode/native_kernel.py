@@ -122,6 +122,44 @@ def plan(task: Task, width: int, height: int, sample: int) -> tuple[float, ...]:
     return box.x0, box.y0, box.x1, box.y1, bool(box.flip)
 
 
+def plan_engine(
+    task: Task,
+    share: Share,
+    widths: npt.NDArray[np.int64],
+    heights: npt.NDArray[np.int64],
+    luma: npt.NDArray[np.uint8],
+) -> tuple[npt.NDArray[np.bool_], npt.NDArray[np.void]]:
+    """Checks the headers of JPEGs that engines of a GPU might decode, and plans their boxes.
+
+    Args:
+        widths, heights: int64 [n], that the headers have to state.
+        luma: uint8 [n], sampling factors of the first component that they have to state.
+
+    Returns:
+        bool [n], whether a header is sound; boxes [n] of the kernel's layout, of the sound ones.
+    """
+    count = len(share.offsets)
+    sound = np.zeros(count, np.uint8)
+    boxes = np.zeros(count, _BOX)
+    columns = [
+        np.ascontiguousarray(values, np.int64)
+        for values in (share.offsets, share.lengths, share.samples, widths, heights)
+    ]
+    luma = np.ascontiguousarray(luma)
+    c_share = ffi.new("sl_engine_share *")
+    c_share.count = count
+    data = ffi.from_buffer("uint8_t[]", share.data)
+    c_share.data = data
+    c_share.offsets, c_share.lengths, c_share.samples, c_share.widths, c_share.heights = (
+        ffi.from_buffer("int64_t[]", values) for values in columns
+    )
+    c_share.luma = ffi.from_buffer("uint8_t[]", luma)
+    c_share.sound = ffi.from_buffer("uint8_t[]", sound)
+    c_share.boxes = ffi.cast("sl_box *", boxes.ctypes.data)
+    lib.sl_plan_engine(task.pointer.steps, task.pointer.num_steps, c_share)
+    return sound.view(np.bool_), boxes
+
+
 def scratch_bytes(scratch: Any) -> int:
     """Memory held between calls, in bytes."""
     return int(lib.sl_scratch_bytes(scratch))

@@ -8,7 +8,14 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from streamloader.decode import CropPlan, PixelFormat, RandomResizedCrop, plan_crops
+from streamloader.decode import (
+    CropPlan,
+    PixelFormat,
+    RandomResizedCrop,
+    Share,
+    native_is_built,
+    plan_crops,
+)
 from streamloader.decode.gpu import (
     ROW_DTYPE,
     TABLE_WORDS,
@@ -17,7 +24,7 @@ from streamloader.decode.gpu import (
     choose_engine_rows,
     is_engine_kind,
     plan_engine_batch,
-    sound_headers,
+    plan_pictures,
     stage_rows,
 )
 from streamloader.dts.pictures import read_picture_header
@@ -65,15 +72,29 @@ PLAIN = jpeg(photograph(100, 80))
 def verdict(data: bytes, *, width: int = 100, height: int = 80, kind: int | None = None) -> bool:
     kind = read_picture_header(PLAIN).kind if kind is None else kind
     arena = np.frombuffer(b"\xff" * 7 + data + b"\xff" * 9, np.uint8)
-    (sound,) = sound_headers(
-        arena,
-        np.array([7]),
-        np.array([len(data)]),
-        np.array([width]),
-        np.array([height]),
-        np.array([kind], np.uint16),
+    columns = np.array([width]), np.array([height]), np.array([kind], np.uint16)
+    sound, crops = plan(arena, np.array([7]), np.array([len(data)]), columns, native=False)
+    if native_is_built():
+        there, same = plan(arena, np.array([7]), np.array([len(data)]), columns)
+        assert np.array_equal(sound, there)
+        assert np.array_equal(crops.boxes, same.boxes)
+        assert np.array_equal(crops.flips, same.flips)
+    return bool(sound[0])
+
+
+def plan(data, offsets, lengths, columns, native=None):
+    count = len(offsets)
+    share = Share(
+        data=data,
+        offsets=offsets,
+        lengths=lengths,
+        samples=np.arange(count),
+        rows=np.arange(count),
+        out=np.empty((count, 1)),
+        seed=1,
+        epoch=2,
     )
-    return bool(sound)
+    return plan_pictures(RandomResizedCrop(32, flip=0.5), share, *columns, native=native)
 
 
 @pytest.mark.parametrize("subsampling", ["4:4:4", "4:2:2", "4:2:0"])
@@ -178,14 +199,13 @@ def test_no_bytes_make_the_check_read_outside_or_pass_another_size() -> None:
     for row in copies:
         row[rng.integers(0, head, 3)] = rng.integers(0, 256, 3)
     count, length = copies.shape
-    sound = sound_headers(
-        copies.reshape(-1),
-        np.arange(count) * length,
-        np.full(count, length),
-        np.full(count, 100),
-        np.full(count, 80),
-        np.full(count, kind, np.uint16),
-    )
+    places = (copies.reshape(-1), np.arange(count) * length, np.full(count, length))
+    columns = (np.full(count, 100), np.full(count, 80), np.full(count, kind, np.uint16))
+    sound, crops = plan(*places, columns, native=False)
+    if native_is_built():
+        there, same = plan(*places, columns)
+        assert np.array_equal(sound, there)
+        assert np.array_equal(crops.boxes, same.boxes)
     assert 0 < sound.sum() < count
     for row in copies[sound]:
         header = read_picture_header(row.tobytes())

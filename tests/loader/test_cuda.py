@@ -15,7 +15,12 @@ pytestmark = [
 
 
 def loader(dataset, **options):
-    wanted = {"batch_size": 8, "transform": RandomResizedCrop(32), "shuffle": True}
+    wanted = {
+        "batch_size": 8,
+        "transform": RandomResizedCrop(32),
+        "shuffle": True,
+        "decode_device": "cpu",
+    }
     return StreamLoader(str(dataset), **{**wanted, **options})
 
 

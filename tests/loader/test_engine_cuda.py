@@ -16,6 +16,8 @@ from streamloader.errors import ConfigError
 
 NUM_SAMPLES = 512
 BATCH_SIZE = 8
+SLEEP_CYCLES = 8_000_000
+"""About 5 ms of GPU time, longer than a batch takes to decode."""
 
 
 def engines() -> bool:
@@ -77,8 +79,10 @@ def test_engines_and_cpu_agree_within_rounding(dataset, transform, share) -> Non
             assert torch.equal(there["index"], here["index"])
             assert torch.equal(there["label"], here["label"])
             difference = (there["image"].float() - here["image"].float()).abs()
-            assert difference.mean() < 1.0
-            assert difference.mean((1, 2, 3)).max() < 2.5
+            # Sharp chroma edges without a resize that would average them: the engines repeat
+            # chroma samples, libjpeg interpolates.
+            assert difference.mean() < 3.0
+            assert difference.mean((1, 2, 3)).max() < 10.0
         counts = engine.stats()["counters"]
     assert counts.get("decode.engine_refusals", 0) == 0
     if share == 1.0:
@@ -124,7 +128,9 @@ class Training(threading.Thread):
                     torch.cuda.current_stream().synchronize()
 
 
-def wrong_pictures(dataset: str, wanted: torch.Tensor, batches: int, **options) -> int:
+def wrong_pictures(
+    dataset: str, wanted: torch.Tensor, batches: int, sleep_cycles: int = SLEEP_CYCLES, **options
+) -> int:
     """Reads each batch twice, around a slow kernel, while another stream trains."""
     wrong = torch.zeros((), dtype=torch.int64, device="cuda")
     training = Training()
@@ -137,7 +143,7 @@ def wrong_pictures(dataset: str, wanted: torch.Tensor, batches: int, **options) 
                 for batch in loader:
                     expected = wanted[batch["index"]]
                     wrong += (hashes(batch["image"]) != expected).sum()
-                    torch.cuda._sleep(1_000_000)
+                    torch.cuda._sleep(sleep_cycles)
                     wrong += (hashes(batch["image"]) != expected).sum()
                     taken += 1
                     if taken == batches:
@@ -153,13 +159,19 @@ def wrong_pictures(dataset: str, wanted: torch.Tensor, batches: int, **options) 
 @pytest.mark.parametrize("share", [1.0, 0.5])
 def test_no_picture_is_overwritten_while_a_training_loop_keeps_the_gpu_busy(dataset, share) -> None:
     wanted = reference(dataset, gpu_decode_share=share)
-    assert wrong_pictures(dataset, wanted, 600, gpu_decode_share=share) == 0
+    assert wrong_pictures(dataset, wanted, 300, gpu_decode_share=share) == 0
 
 
 def test_without_the_wait_for_a_free_slab_pictures_are_overwritten(dataset, monkeypatch) -> None:
     wanted = reference(dataset)
     monkeypatch.setattr(GpuDecoder, "_wait_until_free", lambda self, slab: None)
-    assert wrong_pictures(dataset, wanted, 300) > 0
+    assert wrong_pictures(dataset, wanted, 100) > 0
+
+
+@pytest.mark.slow
+def test_ten_thousand_batches_without_a_wrong_picture(dataset) -> None:
+    wanted = reference(dataset)
+    assert wrong_pictures(dataset, wanted, 10_000, sleep_cycles=500_000) == 0
 
 
 def test_a_captured_graph_reads_each_new_batch(dataset) -> None:
@@ -211,4 +223,4 @@ def test_damage_inside_a_scan_ends_neither_the_run_nor_the_pictures_around_it(tm
         for there, here in zip(engine, cpu, strict=True):
             rows = here["valid"]
             difference = (there["image"][rows].float() - here["image"][rows].float()).abs()
-            assert difference.mean() < 1.0
+            assert difference.mean() < 3.0

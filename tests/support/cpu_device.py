@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import io
+from collections.abc import Collection
 from contextlib import nullcontext
 from typing import Any
 
@@ -76,24 +77,26 @@ class PillowEngine:
     """A ``JpegEngine`` on host memory.
 
     Args:
-        refuses: numbers of the calls that are refused, from 0.
+        refuses: compressed pictures; a call that has one of them is refused.
     """
 
     version = "0"
 
-    def __init__(self, refuses: tuple[int, ...] = ()) -> None:
-        self.refuses = refuses
+    def __init__(self, refuses: Collection[bytes] = ()) -> None:
+        self.refuses = frozenset(refuses)
         self.calls: list[int] = []
         self.closed = False
 
     def decode(self, addresses: Any, lengths: Any, images: Any, stream: int) -> None:
         self.calls.append(len(addresses))
-        if len(self.calls) - 1 in self.refuses:
+        pictures = [
+            ctypes.string_at(address, length)
+            for address, length in zip(addresses.tolist(), lengths.tolist(), strict=True)
+        ]
+        if self.refuses.intersection(pictures):
             raise NvjpegError("nvjpegDecodeBatched", 3)
-        for address, length, image in zip(
-            addresses.tolist(), lengths.tolist(), images, strict=True
-        ):
-            with Image.open(io.BytesIO(ctypes.string_at(address, length))) as opened:
+        for picture, image in zip(pictures, images, strict=True):
+            with Image.open(io.BytesIO(picture)) as opened:
                 pixels = np.asarray(opened.convert("RGB"))
             pitch, target = int(image["pitch"][0]), int(image["channel"][0])
             assert pitch == pixels.shape[1] * 3

@@ -4,6 +4,7 @@ from streamloader.decode.gpu.fused import RowMaker
 from streamloader.decode.gpu.gpu_decoder import SLAB_BYTES, GpuDecoder
 from streamloader.decode.gpu.headers import is_engine_kind, sound_headers
 from streamloader.decode.gpu.nvjpeg import Nvjpeg, NvjpegError
+from streamloader.decode.gpu.planning import plan_pictures
 from streamloader.decode.gpu.route import (
     ROW_DTYPE,
     TABLE_WORDS,
@@ -27,6 +28,7 @@ __all__ = [
     "choose_engine_rows",
     "is_engine_kind",
     "plan_engine_batch",
+    "plan_pictures",
     "sound_headers",
     "stage_rows",
 ]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from contextlib import AbstractContextManager
 from itertools import cycle
@@ -73,7 +74,7 @@ class GpuDecoder:
     is enqueued before. So a slab is given to them only when the host has seen the kernel end that
     read it last; with two slabs that kernel runs while the engines fill the other one.
 
-    One thread at a time may use it.
+    Threads take turns, a batch each: the runs of two epochs overlap for a moment.
 
     Args:
         engine: decodes chunks.
@@ -97,6 +98,7 @@ class GpuDecoder:
         self._engine = engine
         self._device = device
         self._counters = counters
+        self._turn = threading.Lock()
         self._stream = device.new_stream()
         self._slabs = [
             _Slab(device.allocate(slab_bytes + _SLACK_BYTES, self._stream))
@@ -129,12 +131,14 @@ class GpuDecoder:
         if not batch.num_chunks:
             with self._device.on(stream):
                 self.maker.make(table, staged, self._slabs[0].memory, out, 0)
-        for number, pictures in batch.chunks():
-            slab = next(self._next_slab)
-            self._decode(batch, pictures, data_address, slab)
-            with self._device.on(stream):
-                self.maker.make(table, staged, slab.memory, out, number)
-            slab.read = self._device.record_event(stream)
+            return
+        with self._turn:
+            for number, pictures in batch.chunks():
+                slab = next(self._next_slab)
+                self._decode(batch, pictures, data_address, slab)
+                with self._device.on(stream):
+                    self.maker.make(table, staged, slab.memory, out, number)
+                slab.read = self._device.record_event(stream)
 
     def _decode(self, batch: EngineBatch, pictures: slice, data_address: int, slab: _Slab) -> None:
         if slab.read is not None:

@@ -60,6 +60,12 @@ def is_engine_kind(kinds: npt.NDArray[np.integer]) -> Bools:
     return able
 
 
+def luma_factors(kinds: npt.NDArray[np.integer]) -> Bytes:
+    """Sampling factors of the first component of pictures of these kinds, uint8 [n]."""
+    factors: Bytes = _LUMA_FACTORS[kinds.astype(np.int64) >> 8 & 15]
+    return factors
+
+
 def sound_headers(
     data: Bytes,
     offsets: Int64s,
@@ -84,7 +90,7 @@ def sound_headers(
     ends = offsets + lengths
     live = np.flatnonzero(lengths >= _SHORTEST_BYTES)
     live = live[_starts_and_ends(data, offsets[live], ends[live])]
-    factors = _LUMA_FACTORS[kinds.astype(np.int64) >> 8 & 15]
+    factors = luma_factors(kinds)
     at = offsets + 2
     for _ in range(_LONGEST_HEADER_SEGMENTS):
         if not len(live):

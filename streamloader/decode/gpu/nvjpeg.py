@@ -24,6 +24,9 @@ IMAGE_DTYPE = np.dtype([("channel", "<u8", (4,)), ("pitch", "<u8", (4,))])
 _BACKEND_HARDWARE = 3
 _OUTPUT_RGBI = 5
 _MAX_CPU_THREADS = 1
+# Without it the library waits for its colour kernel after every few pictures, and each wait lasts
+# until the processors, busy with a training step, come to it.
+_NO_PIPELINE = 1
 # Newest first; a library newer than the driver refuses to open, and the next one is tried.
 _LIBRARIES = (
     ("libnvjpeg.so.13", "cu13/lib"),
@@ -194,7 +197,7 @@ def _open() -> tuple[Any, Any]:
         except OSError:
             continue
         handle = ffi.new("nvjpegHandle_t *")
-        status = lib.nvjpegCreateEx(_BACKEND_HARDWARE, ffi.NULL, ffi.NULL, 0, handle)
+        status = lib.nvjpegCreateEx(_BACKEND_HARDWARE, ffi.NULL, ffi.NULL, _NO_PIPELINE, handle)
         if status == 0:
             return lib, handle[0]
         reasons.append(f"{name}: {NvjpegError('nvjpegCreateEx', status)}")

@@ -82,6 +82,20 @@ typedef struct {
     sl_crop *crops;        /* may be NULL */
 } sl_share;
 
+/* n JPEGs that engines of a GPU might decode; arrays have n elements. */
+typedef struct {
+    int64_t count;
+    const uint8_t *data;
+    const int64_t *offsets; /* of each picture in data */
+    const int64_t *lengths;
+    const int64_t *samples; /* numbers in the data set: they key the random crops */
+    const int64_t *widths;  /* that its header has to state */
+    const int64_t *heights;
+    const uint8_t *luma; /* sampling factors of the first component that it has to state */
+    uint8_t *sound;      /* whether its header does, and has nothing odd */
+    sl_box *boxes;       /* of the sound ones */
+} sl_engine_share;
+
 /* A thread's scratch memory; one thread at a time. */
 typedef struct sl_decoder sl_decoder;
 
@@ -108,5 +122,8 @@ int32_t sl_read_size(sl_decoder *decoder, const sl_task *task, const uint8_t *da
 /* The box that the steps cut from a picture of this size. */
 sl_box sl_plan(const sl_step *steps, int32_t num_steps, int64_t width, int64_t height,
                int64_t sample);
+
+/* Checks the headers of a share, and plans the boxes of the sound ones. */
+void sl_plan_engine(const sl_step *steps, int32_t num_steps, const sl_engine_share *share);
 
 #endif
