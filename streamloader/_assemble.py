@@ -98,7 +98,6 @@ class AssembleJob:
         on_done: Callable[[Filled], None],
         on_failure: Callable[[BaseException], None],
     ) -> None:
-        self.num_shares = recipe.workers
         self._recipe = recipe
         self._fetched = fetched
         self._slot = slot
@@ -110,14 +109,15 @@ class AssembleJob:
             f.name: [None] * len(fetched.rows) for f in recipe.fields.listed
         }
         self._crops = AppliedCrops.empty(recipe.batch_size if recipe.mask_decoder else 0)
-        self._faults: list[dict[int, str]] = [{} for _ in range(recipe.workers)]
         self._routes: dict[str, FieldRoute] = self._choose_routes()
+        self.num_shares = self._choose_num_shares()
+        self._faults: list[dict[int, str]] = [{} for _ in range(self.num_shares)]
 
     def run(self, share_no: int) -> None:
         recipe, plan = self._recipe, self._fetched.plan
         if share_no == 0:
             self._fill_columns()
-        seat = share_rows(plan.number, recipe.batch_size, recipe.workers, share_no)
+        seat = share_rows(plan.number, recipe.batch_size, self.num_shares, share_no)
         places = np.arange(len(plan.samples), dtype=np.int64)[seat]
         places = self._without_known_faults(places, share_no)
         if not len(places):
@@ -152,6 +152,14 @@ class AssembleJob:
             field.name: recipe.router.route(field, fetched.rows, fetched.samples, recipe.decoder)
             for field in recipe.fields.pictures
         }
+
+    def _choose_num_shares(self) -> int:
+        """One a worker, but fewer where engines leave the workers little to decode."""
+        workers = self._recipe.workers
+        if not self._routes:
+            return workers
+        rows = max(route.num_staged for route in self._routes.values())
+        return max(1, min(workers, -(-rows * workers // self._recipe.batch_size)))
 
     def _engine_work(self, faults: dict[int, str]) -> EngineWork:
         """What the engines have to do; adds the faults that planning it finds."""

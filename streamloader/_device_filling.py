@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 from streamloader._assemble import Filled
@@ -44,6 +45,28 @@ def device_layout(
     )
 
 
+@dataclass(frozen=True, slots=True)
+class PictureViews:
+    """Tensors that look into a device slot.
+
+    Attributes:
+        table: int32 [n, 16]; None where no engines are used.
+        staged: uint8 [B, H, W, 3].
+        out: [n, H, W, 3] of the row maker's ``bits_dtype``.
+    """
+
+    table: Any
+    staged: Any
+    out: Any
+
+    def first(self, rows: int) -> PictureViews:
+        """The same for a batch of fewer rows."""
+        if rows == len(self.out):
+            return self
+        table = None if self.table is None else self.table[:rows]
+        return PictureViews(table, self.staged, self.out[:rows])
+
+
 class DeviceFilling:
     """Fills device slots whose pictures are made on the device; a ``transfer.Filling``.
 
@@ -79,25 +102,27 @@ class DeviceFilling:
         self._pictures = tuple(field.name for field in pictures)
         self._maker = maker
         self._decoder = decoder
-        self._arena = arena
+        self._address = arena.array.ctypes.data
         self._on_late_faults = on_late_faults
         self._counters = counters
         self._final = {r.field.name: r for r in layout.regions if r.field.name in self._pictures}
         self._hosted = {region.field.name: region for region in host_layout.regions}
+        self._views: dict[int, dict[str, PictureViews]] = {}
 
     def fill(self, host: Slot, tag: object, memory: Any, stream: Any) -> int:
         """See ``Filling``."""
         assert isinstance(tag, Filled)
         work = tag.engine
         moved = self._copy(host, work, memory, stream)
+        views = self._views_of(memory)
         if work is None:
             with self._backend.on(stream):
-                for name in self._pictures:
-                    staged, out = self._staged(memory, name), self._out(memory, name)
-                    self._maker.convert(staged[: host.rows], out[: host.rows])
+                for picture in views.values():
+                    shown = picture.first(host.rows)
+                    self._maker.convert(shown.staged[: host.rows], shown.out)
             return moved
         try:
-            self._decode(host, work, memory, stream)
+            self._decode(host, work, views, stream)
         except NvjpegError as refusal:
             moved += self._redo(refusal, host, tag, memory, stream)
         work.release()
@@ -115,16 +140,14 @@ class DeviceFilling:
         self._backend.copy_to_device(host.array, memory, end, stream)
         return end
 
-    def _decode(self, host: Slot, work: EngineWork, memory: Any, stream: Any) -> None:
+    def _decode(
+        self, host: Slot, work: EngineWork, views: dict[str, PictureViews], stream: Any
+    ) -> None:
         assert self._decoder is not None
         for name, batch in work.batches.items():
+            picture = views[name].first(host.rows)
             self._decoder.fill(
-                batch,
-                self._arena.array.ctypes.data,
-                self._table(memory, name)[: host.rows],
-                self._staged(memory, name),
-                self._out(memory, name)[: host.rows],
-                stream,
+                batch, self._address, picture.table, picture.staged, picture.out, stream
             )
 
     def _redo(
@@ -144,28 +167,30 @@ class DeviceFilling:
                 raise
         moved = self._copy(host, filled.engine, memory, stream)
         with self._backend.on(stream):
-            for name in self._pictures:
-                table, staged = self._table(memory, name), self._staged(memory, name)
-                out = self._out(memory, name)
+            for picture in self._views_of(memory).values():
+                shown = picture.first(host.rows)
                 # Nothing is in a slab, so what stands for it is never read.
-                self._maker.make(table[: host.rows], staged, memory, out[: host.rows], 0)
+                self._maker.make(shown.table, shown.staged, memory, shown.out, 0)
         return moved
 
-    def _table(self, memory: Any, picture: str) -> Any:
-        region = self._hosted[picture + TABLE_SUFFIX]
-        words = self._words(memory, region, "int32")
-        return words.view(self.layout.batch_size, TABLE_WORDS)
+    def _views_of(self, memory: Any) -> dict[str, PictureViews]:
+        """By picture field; made once for each device slot, of which there are few."""
+        views = self._views.get(memory.data_ptr())
+        if views is None:
+            views = {name: self._make_views(memory, name) for name in self._pictures}
+            self._views[memory.data_ptr()] = views
+        return views
 
-    def _staged(self, memory: Any, picture: str) -> Any:
-        region = self._hosted[picture]
-        return memory[region.offset : region.end].view(self.layout.batch_size, *region.field.shape)
-
-    def _out(self, memory: Any, picture: str) -> Any:
-        region = self._final[picture]
-        values = memory[region.offset : region.end].view(self._maker.bits_dtype)
-        return values.view(self.layout.batch_size, *region.field.shape)
-
-    def _words(self, memory: Any, region: Region, dtype: str) -> Any:
+    def _make_views(self, memory: Any, picture: str) -> PictureViews:
         import torch
 
-        return memory[region.offset : region.end].view(getattr(torch, dtype))
+        rows = self.layout.batch_size
+        final, hosted = self._final[picture], self._hosted[picture]
+        staged = memory[hosted.offset : hosted.end].view(rows, *hosted.field.shape)
+        out = memory[final.offset : final.end].view(self._maker.bits_dtype)
+        table = None
+        region = self._hosted.get(picture + TABLE_SUFFIX)
+        if region is not None:
+            words = memory[region.offset : region.end].view(torch.int32)
+            table = words.view(rows, TABLE_WORDS)
+        return PictureViews(table, staged, out.view(rows, *final.field.shape))

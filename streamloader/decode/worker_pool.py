@@ -115,7 +115,9 @@ class WorkerPool:
         self.bind_refusal: str | None = None
         self._cpus = cpus
         self._counters = counters
-        self._changed = threading.Condition()
+        lock = threading.RLock()
+        self._changed = threading.Condition(lock)
+        self._ended = threading.Condition(lock)
         self._state = _State.NEW
         self._waiting: deque[_OpenJob] = deque()
         self._busy: set[_OpenJob] = set()
@@ -175,7 +177,9 @@ class WorkerPool:
                     f"the worker pool is {self._state.name.lower()}; submit between start and close"
                 )
             self._waiting.append(opened)
-            self._changed.notify_all()
+            # No more than can have a share: whoever wakes takes the interpreter lock from the
+            # training loop for a moment. Those that are busy look again when they finish.
+            self._changed.notify(opened.unclaimed)
 
     def cancel(self, owner: object, timeout_s: float = 60.0) -> None:
         """Drops every share of an owner's jobs that nobody began, and waits for those that run.
@@ -191,7 +195,7 @@ class WorkerPool:
             raise RuntimeError("cancel waits for the pool's threads; call it from another one")
         with self._changed:
             dropped = self._drop(lambda opened: opened.owner is owner)
-            if not self._changed.wait_for(lambda: not (dropped & self._busy), timeout_s):
+            if not self._ended.wait_for(lambda: not (dropped & self._busy), timeout_s):
                 raise TimeoutError(self._still_running(timeout_s))
 
     def close(self, timeout_s: float = 60.0) -> None:
@@ -259,7 +263,7 @@ class WorkerPool:
                     if not opened.running:
                         self._busy.discard(opened)
                         if opened.cancelled:
-                            self._changed.notify_all()
+                            self._ended.notify_all()
 
     def _claim(self, seat: int) -> tuple[_OpenJob, int]:
         """The seat's own share of the oldest job where it is free, else any of the oldest job."""

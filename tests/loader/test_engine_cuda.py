@@ -86,7 +86,9 @@ def test_engines_and_cpu_agree_within_rounding(dataset, transform, share) -> Non
         counts = engine.stats()["counters"]
     assert counts.get("decode.engine_refusals", 0) == 0
     if share == 1.0:
-        assert counts["decode.pictures_by_engine"] == NUM_SAMPLES
+        # The next epoch may have begun.
+        assert counts["decode.pictures_by_engine"] >= NUM_SAMPLES
+        assert counts["decode.pictures_by_engine"] == counts["decode.pictures"]
 
 
 def hashes(image: torch.Tensor) -> torch.Tensor:

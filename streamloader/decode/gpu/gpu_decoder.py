@@ -15,8 +15,8 @@ from streamloader.decode.gpu.fused import RowMaker
 from streamloader.decode.gpu.route import EngineBatch
 from streamloader.monitor import Counters
 
-SLAB_BYTES: Final = 128 << 20
-"""Decoded pixels in one slab: 256 pictures of 500 x 375 fill it."""
+SLAB_BYTES: Final = 192 << 20
+"""Decoded pixels in one slab: 350 pictures of 500 x 375."""
 
 _NUM_SLABS: Final = 2
 # A line that an engine's kernel writes in whole vectors may end a little behind the picture.

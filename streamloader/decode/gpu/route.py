@@ -158,10 +158,7 @@ def plan_engine_batch(
     """
     room = slab_room(widths, heights)
     ends = np.cumsum(room)
-    bounds = [0]
-    while bounds[-1] < len(rows):
-        begun = ends[bounds[-1] - 1] if bounds[-1] else 0
-        bounds.append(int(np.searchsorted(ends, begun + slab_bytes, side="right")))
+    bounds = _chunk_bounds(ends, slab_bytes)
     firsts = np.repeat(bounds[:-1], np.diff(bounds))
     within = ends - room - (ends - room)[firsts] if len(rows) else ends
     images = np.zeros(len(rows), IMAGE_DTYPE)
@@ -179,6 +176,19 @@ def plan_engine_batch(
     entries["scale_y"] = (crops.boxes[:, 3] - crops.boxes[:, 1]) / crops.height
     table[rows] = entries
     return EngineBatch(rows, offsets, lengths.astype(np.uint64), images, tuple(bounds))
+
+
+def _chunk_bounds(ends: Int64s, slab_bytes: int) -> list[int]:
+    """Where chunks begin and end, of about one size: few pictures leave engines idle."""
+    bounds = [0]
+    total = int(ends[-1]) if len(ends) else 0
+    while bounds[-1] < len(ends):
+        begun = int(ends[bounds[-1] - 1]) if bounds[-1] else 0
+        left = total - begun
+        aim = begun + left // -(-left // slab_bytes)
+        fits = int(np.searchsorted(ends, begun + slab_bytes, side="right"))
+        bounds.append(min(fits, int(np.searchsorted(ends, aim, side="left")) + 1))
+    return bounds
 
 
 def stage_rows(table: npt.NDArray[np.void], rows: Int64s, places: Int64s) -> None:
