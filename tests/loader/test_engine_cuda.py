@@ -171,9 +171,14 @@ def test_without_the_wait_for_a_free_slab_pictures_are_overwritten(dataset, monk
 
 
 @pytest.mark.slow
-def test_ten_thousand_batches_without_a_wrong_picture(dataset) -> None:
-    wanted = reference(dataset)
-    assert wrong_pictures(dataset, wanted, 10_000, sleep_cycles=500_000) == 0
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("share", [1.0, 0.0])
+def test_ten_thousand_batches_without_a_wrong_picture(dataset, share) -> None:
+    wanted = reference(dataset, gpu_decode_share=share)
+    found = wrong_pictures(
+        dataset, wanted, 10_000, sleep_cycles=200_000, gpu_decode_share=share, prefetch_batches=8
+    )
+    assert found == 0
 
 
 def test_a_captured_graph_reads_each_new_batch(dataset) -> None:
