@@ -118,7 +118,7 @@ def dataloader(tree: Path, workers: int) -> Batches:
             yield normal, labels.cuda(non_blocking=True)
 
 
-def engine_rate(pictures: Path, seconds: float) -> dict[str, float]:
+def engine_rate(pictures: Path, seconds: float, *, pipelined: bool) -> dict[str, float]:
     """The engines alone: batches in one call each, pinned bytes, outputs used again."""
     data = [path.read_bytes() for path in sorted(pictures.glob("*/*.jpg"))]
     data = list(itertools.islice(itertools.cycle(data), BATCH_SIZE))
@@ -135,7 +135,7 @@ def engine_rate(pictures: Path, seconds: float) -> dict[str, float]:
     images = np.zeros(len(data), IMAGE_DTYPE)
     images["channel"][:, 0] = slab.data_ptr() + np.cumsum(room) - room
     images["pitch"][:, 0] = widths * 3
-    engine, stream = Nvjpeg(), torch.cuda.Stream()
+    engine, stream = Nvjpeg(pipelined=pipelined), torch.cuda.Stream()
     addresses = starts + np.uint64(pinned.data_ptr())
     rates = {}
     for count in (64, 128, 250, BATCH_SIZE):
@@ -311,7 +311,7 @@ def main() -> None:
     parser.add_argument("pictures", type=Path)
     parser.add_argument("--samples", type=int, default=40_000)
     parser.add_argument("--workers", type=int, default=os.cpu_count())
-    parser.add_argument("--shares", default="0.6", help="gpu_decode_share, comma-separated")
+    parser.add_argument("--shares", default="1.0,0.7", help="gpu_decode_share, comma-separated")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--steps", type=int, default=40)
     parser.add_argument("--batches", type=int, default=100, help="of the loader alone")
@@ -336,7 +336,10 @@ def run_parts(
     results: dict[str, Any],
 ) -> None:
     if "engine" in parts:
-        results["engine"] = engine_rate(arguments.pictures, 4.0)
+        results["engine"] = {
+            name: engine_rate(arguments.pictures, 2.0, pipelined=name == "pipelined")
+            for name in ("as the loader calls it", "pipelined")
+        }
         show("engine", results["engine"])
     if "copies" in parts:
         results["copies"] = copy_rate(2.0)
@@ -369,14 +372,12 @@ def run_parts(
     if "dataloader" in parts:
         feeds["dataloader"] = dataloader(tree, arguments.workers)
     if "loader" in parts:
-        add("engines only", decode_device="cuda", gpu_decode_share=1.0)
         results["loader"] = {}
         for name, batches in feeds.items():
             few = name == "dataloader"
             take(batches, 10)
             results["loader"][name] = take(batches, arguments.batches // (4 if few else 1))
             show("loader", {name: results["loader"][name]})
-        feeds.pop("engines only")
     for part in ("compiled", "eager"):
         if part in parts:
             results[part] = training(

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("streamloader.loader")
 
-DEFAULT_GPU_SHARE = 0.6
+DEFAULT_GPU_SHARE = 1.0
 _DEVICE_SLOTS = 2
 _DEVICE_SLOTS_WITH_ENGINES = 3
 

@@ -44,6 +44,8 @@ if TYPE_CHECKING:
     from streamloader._epoch import EpochRun
 
 _CONSUMER_SLOTS = 2
+# A GPU waits when the thread that launches its kernels does: that thread comes first.
+_NICENESS_BESIDE_A_GPU = 10
 
 logger = logging.getLogger("streamloader.loader")
 
@@ -75,7 +77,12 @@ class Engine:
         self._store: Store | None = None
         self._prefetcher: Prefetcher | None = None
         self._ring: SlotRing | None = None
-        self.pool = WorkerPool(self.num_workers, counters=self.counters, cpus=self.seats.workers)
+        self.pool = WorkerPool(
+            self.num_workers,
+            counters=self.counters,
+            cpus=self.seats.workers,
+            niceness=0 if delivery.gpu is None else _NICENESS_BESIDE_A_GPU,
+        )
         try:
             self.loop_thread.run(self._open(world, delivery))
             self.pool.start()

@@ -59,7 +59,7 @@ class StreamLoader:
             engines (``pip install 'streamloader[gpu]'``), ``"cpu"``, or ``"auto"``: the engines
             where they can be used. What they cannot decode, the CPU does.
         gpu_decode_share: share of those JPEGs that the engines decode, from 0 to 1; the decode
-            threads do the rest. By default 0.6, or what a loaded state says.
+            threads do the rest. By default all of them, 1.0, or what a loaded state says.
         static_buffers: every batch at the same addresses of the CUDA device, for CUDA graphs: it
             is then valid until the next ``next``, which overwrites it.
         output: ``"uint8"``, ``"float16"``, ``"bfloat16"`` or ``"float32"``; a float type is

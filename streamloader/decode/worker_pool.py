@@ -17,7 +17,7 @@ from typing import Protocol, Self
 
 from streamloader.errors import ConfigError
 from streamloader.monitor import Counters
-from streamloader.topology import bind_thread
+from streamloader.topology import bind_thread, lower_priority
 
 _LOG = logging.getLogger("streamloader.decode")
 
@@ -94,6 +94,7 @@ class WorkerPool:
         counters: told the time of each share as ``decode.share_s``.
         cpus: CPUs for each thread, which binds itself when it starts; an empty set leaves it
             where the process may run, and so does the system's refusal, with one warning.
+        niceness: steps by which the threads yield to others of this machine, a training loop say.
 
     Attributes:
         bind_refusal: why the system refused to bind the threads, None if it did not.
@@ -106,6 +107,7 @@ class WorkerPool:
         name: str = "decode",
         counters: Counters | None = None,
         cpus: Sequence[Collection[int]] = (),
+        niceness: int = 0,
     ) -> None:
         if num_workers < 1:
             raise ConfigError(f"a worker pool needs at least one worker, got {num_workers}")
@@ -114,6 +116,7 @@ class WorkerPool:
         self.num_workers = num_workers
         self.bind_refusal: str | None = None
         self._cpus = cpus
+        self._niceness = niceness
         self._counters = counters
         lock = threading.RLock()
         self._changed = threading.Condition(lock)
@@ -245,6 +248,8 @@ class WorkerPool:
 
     def _work(self, seat: int) -> None:
         self._bind(seat)
+        if self._niceness and (refusal := lower_priority(self._niceness)) is not None:
+            _LOG.info("workers run beside the training loop as its equals: %s", refusal)
         name = self._threads[seat].name
         while True:
             with self._changed:

@@ -7,7 +7,7 @@ folder, so a recorded tree stands for any machine. Importing it does not import 
 
 from __future__ import annotations
 
-from streamloader.topology.binding import bind_thread
+from streamloader.topology.binding import bind_thread, lower_priority
 from streamloader.topology.cpu_list import format_cpu_list, parse_cpu_list
 from streamloader.topology.gpus import Gpu, visible_cuda
 from streamloader.topology.machine import Machine, NumaNode, allowed_cpus, read_machine
@@ -24,6 +24,7 @@ __all__ = [
     "allowed_cpus",
     "bind_thread",
     "format_cpu_list",
+    "lower_priority",
     "pages_by_node",
     "parse_cpu_list",
     "plan_seats",

@@ -1,7 +1,7 @@
 import os
 import threading
 
-from streamloader.topology import bind_thread
+from streamloader.topology import bind_thread, lower_priority
 
 
 def in_a_thread(call):
@@ -35,3 +35,16 @@ def test_a_refusal_is_told_and_leaves_the_thread_where_it_was():
     assert refusal is not None
     assert "CPUs 4090-4091" in refusal
     assert os.sched_getaffinity(0) == allowed
+
+
+def test_a_thread_yields_to_others_and_so_do_those_it_starts():
+    def niceness():
+        return os.getpriority(os.PRIO_PROCESS, threading.get_native_id())
+
+    def lowered():
+        return lower_priority(3), niceness(), in_a_thread(niceness)
+
+    before = niceness()
+    wanted = min(19, before + 3)
+    assert in_a_thread(lowered) == (None, wanted, wanted)
+    assert niceness() == before

@@ -24,8 +24,6 @@ IMAGE_DTYPE = np.dtype([("channel", "<u8", (4,)), ("pitch", "<u8", (4,))])
 _BACKEND_HARDWARE = 3
 _OUTPUT_RGBI = 5
 _MAX_CPU_THREADS = 1
-# Without it the library waits for its colour kernel after every few pictures, and each wait lasts
-# until the processors, busy with a training step, come to it.
 _NO_PIPELINE = 1
 # Newest first; a library newer than the driver refuses to open, and the next one is tried.
 _LIBRARIES = (
@@ -85,13 +83,18 @@ class Nvjpeg:
 
     One thread at a time may call it. Close it before the CUDA context ends.
 
+    Args:
+        pipelined: let the library wait for its colour kernels while the engines go on. A sixth
+            faster on an idle GPU; but beside a training step each of these waits lasts until the
+            busy processors come to it, and the engines were a third as fast.
+
     Raises:
         ConfigError: no library, a driver too old for it, or a GPU without JPEG engines; the
             message says which.
     """
 
-    def __init__(self) -> None:
-        self._lib, self._handle = _open()
+    def __init__(self, *, pipelined: bool = False) -> None:
+        self._lib, self._handle = _open(0 if pipelined else _NO_PIPELINE)
         try:
             self.engines = self._count_engines()
             if not self.engines:
@@ -188,7 +191,7 @@ def _address(array: npt.NDArray[Any], dtype: npt.DTypeLike) -> int:
     return array.ctypes.data
 
 
-def _open() -> tuple[Any, Any]:
+def _open(flags: int) -> tuple[Any, Any]:
     """The first library that opens and takes a handle on the GPU's engines."""
     reasons = []
     for name in _candidates():
@@ -197,7 +200,7 @@ def _open() -> tuple[Any, Any]:
         except OSError:
             continue
         handle = ffi.new("nvjpegHandle_t *")
-        status = lib.nvjpegCreateEx(_BACKEND_HARDWARE, ffi.NULL, ffi.NULL, _NO_PIPELINE, handle)
+        status = lib.nvjpegCreateEx(_BACKEND_HARDWARE, ffi.NULL, ffi.NULL, flags, handle)
         if status == 0:
             return lib, handle[0]
         reasons.append(f"{name}: {NvjpegError('nvjpegCreateEx', status)}")
