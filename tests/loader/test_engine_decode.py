@@ -54,14 +54,22 @@ def dataset(tmp_path_factory) -> str:
 def engine_loader(monkeypatch):
     """Makes loaders whose device is host memory and whose engine is Pillow."""
 
-    def make(url: str, *, engine: PillowEngine | None = None, **options) -> StreamLoader:
+    def make(
+        url: str,
+        *,
+        engine: PillowEngine | None = None,
+        decode_device: str | None = None,
+        **options,
+    ) -> StreamLoader:
         device = CpuDevice()
+
+        chosen = decode_device or ("cpu" if engine is None else "cuda")
 
         def delivery(name, rank, pixels, *, decode_device, **rest):
             return CudaDelivery(
                 device,
                 pixels,
-                decode_device="cuda" if engine is not None else "cpu",
+                decode_device=chosen,
                 engine=engine,
                 **rest,
             )
@@ -260,6 +268,34 @@ def test_another_decode_path_on_load_warns(dataset, engine_loader, caplog) -> No
     with engine_loader(dataset) as second, caplog.at_level(logging.WARNING):
         second.load_state_dict(state)
     assert "saved by a run that decoded with nvjpeg" in caplog.text
+
+
+@pytest.fixture
+def no_nvjpeg(monkeypatch) -> None:
+    def missing():
+        raise ConfigError("nvJPEG is not installed (pip install 'streamloader[gpu]')")
+
+    monkeypatch.setattr("streamloader._cuda_delivery.Nvjpeg", missing)
+
+
+def test_auto_decodes_on_the_cpu_where_the_engines_cannot_be_used_and_says_why(
+    dataset, engine_loader, no_nvjpeg, caplog
+) -> None:
+    with (
+        caplog.at_level(logging.INFO, "streamloader.loader"),
+        engine_loader(dataset, decode_device="auto") as ours,
+    ):
+        assert len(images(ours)) == NUM_SAMPLES
+        assert "nvjpeg" not in ours.stats()["decoder"]
+        assert ours.state_dict()["gpu_decode_share"] is None
+    assert "chose the CPU: nvJPEG is not installed" in caplog.text
+
+
+def test_engines_that_were_asked_for_and_are_not_there_are_an_error(
+    dataset, engine_loader, no_nvjpeg
+) -> None:
+    with pytest.raises(ConfigError, match="decode_device='cuda' cannot work: nvJPEG is not inst"):
+        engine_loader(dataset, decode_device="cuda")
 
 
 def test_what_needs_pixels_on_the_host_refuses_the_engine(dataset, engine_loader) -> None:

@@ -44,7 +44,7 @@ def two_nodes(monkeypatch: pytest.MonkeyPatch):
     )
     monkeypatch.setattr("streamloader._engine.read_machine", lambda cuda: machine)
 
-    def deliver_here(device, local_rank, pixels, on_host):
+    def deliver_here(device, local_rank, pixels, **options):
         delivery = CpuDelivery(PixelFormat())
         delivery.gpu = 0
         return delivery
@@ -136,7 +136,7 @@ def test_slots_that_cannot_be_pinned_are_told_once_and_in_the_stats(pictures, mo
         def register(self, address, nbytes):
             raise PinningError("memlock limit of 64 KiB")
 
-    def deliver_here(device, local_rank, pixels, on_host):
+    def deliver_here(device, local_rank, pixels, **options):
         delivery = CpuDelivery(PixelFormat())
         delivery.memory_factory = partial(HostMemory, pin=Refuses())
         return delivery

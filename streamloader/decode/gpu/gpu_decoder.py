@@ -164,4 +164,5 @@ class GpuDecoder:
 
     def close(self) -> None:
         """Frees the engine. May be called twice."""
-        self._engine.close()
+        with self._device.on(self._stream):  # its memory belongs to this device's context
+            self._engine.close()
