@@ -369,6 +369,7 @@ def run_parts(
     for share in arguments.shares.split(","):
         add(f"engines {share}", decode_device="cuda", gpu_decode_share=float(share))
     add("cpu", decode_device="cpu")
+    add("cpu, process feed", decode_device="cpu", feed="process")
     if "dataloader" in parts:
         feeds["dataloader"] = dataloader(tree, arguments.workers)
     if "loader" in parts:

@@ -27,8 +27,8 @@ from streamloader.transfer import (
 )
 
 if TYPE_CHECKING:
-    from streamloader._epoch import EpochRun
     from streamloader._fields import BatchFields
+    from streamloader._run import Run
 
 logger = logging.getLogger("streamloader.loader")
 
@@ -114,7 +114,7 @@ class CudaDelivery(Delivery):
         fields: BatchFields,
         layout: SlotLayout,
         *,
-        arena: Arena,
+        arena: Arena | None,
         decoder: Decoder | None,
         counters: Counters,
     ) -> None:
@@ -124,6 +124,7 @@ class CudaDelivery(Delivery):
         size = output_size(decoder.transform)
         self._maker = RowMaker(self._backend.device, size, self._pixels)
         if self.decodes_on_device:
+            assert arena is not None
             self._pinned = PinnedArray(arena.array, self._backend)
             self._decoder = GpuDecoder(self._engine, self._backend, self._maker, counters)
 
@@ -142,7 +143,7 @@ class CudaDelivery(Delivery):
             return path
         return f"nvjpeg {getattr(self._engine, 'version', '')}".rstrip() + f" + {path}"
 
-    def begin(self, run: EpochRun) -> None:
+    def begin(self, run: Run) -> None:
         filling = self._filling(run)
         if self._static_buffers and self._static_memory is None:
             # One for all runs: a captured graph outlives an epoch.
@@ -159,7 +160,7 @@ class CudaDelivery(Delivery):
             static_memory=self._static_memory,
         )
 
-    def _filling(self, run: EpochRun) -> Filling:
+    def _filling(self, run: Run) -> Filling:
         if self._maker is None:
             return PlainCopy(self.layout, self._backend)
         pictures = self.fields.pictures
@@ -182,14 +183,14 @@ class CudaDelivery(Delivery):
             counters=self.counters,
         )
 
-    def ready(self, run: EpochRun, filled: Filled) -> None:
+    def ready(self, run: Run, filled: Filled) -> None:
         assert run.station is not None
         if filled.mapped is not None:
             return
         run.station.send(filled.slot, filled)
         run.taken(filled)
 
-    def deliver(self, run: EpochRun, filled: Filled) -> dict[str, Any]:
+    def deliver(self, run: Run, filled: Filled) -> dict[str, Any]:
         assert run.station is not None
         if filled.mapped is not None:
             return {name: self._moved(value) for name, value in filled.mapped.items()}
@@ -204,7 +205,7 @@ class CudaDelivery(Delivery):
         value = as_tensor(value)
         return value.to(self._backend.device) if hasattr(value, "is_pinned") else value
 
-    def end(self, run: EpochRun) -> None:
+    def end(self, run: Run) -> None:
         if run.station is not None:
             run.station.close()
 

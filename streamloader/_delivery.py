@@ -19,7 +19,7 @@ from streamloader.monitor import Counters
 from streamloader.transfer import FieldSpec, HostMemory, SlotLayout, lease_arrays
 
 if TYPE_CHECKING:
-    from streamloader._epoch import EpochRun
+    from streamloader._run import Run
 
 DecodeDevice = Literal["auto", "cpu", "cuda"]
 DECODE_DEVICES = ("auto", "cpu", "cuda")
@@ -55,7 +55,7 @@ class Delivery(ABC):
         fields: BatchFields,
         layout: SlotLayout,
         *,
-        arena: Arena,
+        arena: Arena | None,
         decoder: Decoder | None,  # noqa: ARG002 - for others
         counters: Counters,
     ) -> None:
@@ -88,19 +88,23 @@ class Delivery(ABC):
         return self._layout
 
     @abstractmethod
-    def begin(self, run: EpochRun) -> None:
+    def begin(self, run: Run) -> None:
         """A run is about to start."""
 
     @abstractmethod
-    def ready(self, run: EpochRun, filled: Filled) -> None:
+    def ready(self, run: Run, filled: Filled) -> None:
         """A batch is filled; called in batch order in a worker's thread, must not block."""
 
     @abstractmethod
-    def deliver(self, run: EpochRun, filled: Filled) -> dict[str, Any]:
+    def deliver(self, run: Run, filled: Filled) -> dict[str, Any]:
         """Fields of the batch that ``run.take`` gave, on the consumer's device."""
 
+    def consumer_waits(self, run: Run) -> bool:
+        """Whether the training loop waits for a batch of this run at this moment."""
+        return run.outbox.consumer_waits
+
     @abstractmethod
-    def end(self, run: EpochRun) -> None:
+    def end(self, run: Run) -> None:
         """The run is over; gives back what is still held of its slots."""
 
     def close(self) -> None:  # noqa: B027 - most have nothing to free
@@ -117,13 +121,13 @@ class CpuDelivery(Delivery):
         super().__init__(HostMemory, pixels)
         self._torch = importlib.util.find_spec("torch") is not None
 
-    def begin(self, run: EpochRun) -> None:
+    def begin(self, run: Run) -> None:
         """Nothing to prepare."""
 
-    def ready(self, run: EpochRun, filled: Filled) -> None:
+    def ready(self, run: Run, filled: Filled) -> None:
         """The consumer takes it where it lies."""
 
-    def deliver(self, run: EpochRun, filled: Filled) -> dict[str, Any]:
+    def deliver(self, run: Run, filled: Filled) -> dict[str, Any]:
         run.taken(filled)
         if filled.mapped is not None:
             return self._tensors(filled.mapped)
@@ -139,7 +143,7 @@ class CpuDelivery(Delivery):
                 tensors[spec.name] = as_torch_dtype(tensors[spec.name], spec.torch_dtype)
         return tensors
 
-    def end(self, run: EpochRun) -> None:
+    def end(self, run: Run) -> None:
         """The run gives back the slots that nobody took."""
 
     def stats(self) -> dict[str, Any]:

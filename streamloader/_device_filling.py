@@ -77,7 +77,7 @@ class DeviceFilling:
         pictures: the picture fields.
         maker: makes rows from staged bytes.
         decoder: decodes on the device, if engines are used.
-        arena: holds the compressed pictures.
+        arena: holds the compressed pictures; None if another process decodes them.
         on_late_faults: told the bad rows that turned up only here; brings the slot in order, or
             raises what ends the run.
         counters: told the number of batches that the engines refused as ``decode.engine_refusals``.
@@ -92,7 +92,7 @@ class DeviceFilling:
         *,
         maker: RowMaker,
         decoder: GpuDecoder | None,
-        arena: Arena,
+        arena: Arena | None,
         on_late_faults: LateFaults,
         counters: Counters,
     ) -> None:
@@ -102,7 +102,7 @@ class DeviceFilling:
         self._pictures = tuple(field.name for field in pictures)
         self._maker = maker
         self._decoder = decoder
-        self._address = arena.array.ctypes.data
+        self._address = 0 if arena is None else arena.array.ctypes.data
         self._on_late_faults = on_late_faults
         self._counters = counters
         self._final = {r.field.name: r for r in layout.regions if r.field.name in self._pictures}

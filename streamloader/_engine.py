@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from storage_backends import Store, open_store
 from streamloader._choice import choose
 from streamloader._decode_state import DecodeState
+from streamloader._epoch import EpochRun
 from streamloader._fields import BatchFields
 from streamloader._packing import check_packed
 from streamloader._settings import Settings
@@ -28,7 +29,8 @@ from streamloader.fetch import (
     Prefetcher,
     divide_memory,
 )
-from streamloader.monitor import Counters
+from streamloader.monitor import Counters, TimeSummary
+from streamloader.order import LoaderState
 from streamloader.topology import (
     Seats,
     bind_thread,
@@ -41,7 +43,7 @@ from streamloader.transfer import SlotLayout, SlotRing
 
 if TYPE_CHECKING:
     from streamloader._delivery import Delivery
-    from streamloader._epoch import EpochRun
+    from streamloader._run import Run
 
 _CONSUMER_SLOTS = 2
 # A GPU waits when the thread that launches its kernels does: that thread comes first.
@@ -57,23 +59,26 @@ class Engine:
         settings: checked arguments.
         world: ranks, for the share of workers and blocks of this process.
         delivery: says how slots are made, and is told what is in them.
+        seats: of the workers, if they are known already.
 
     Raises:
         ConfigError: no data set there, or arguments that do not fit it.
         StorageError: the storage refused or failed.
     """
 
-    def __init__(self, settings: Settings, world: World, delivery: Delivery) -> None:
+    def __init__(
+        self, settings: Settings, world: World, delivery: Delivery, seats: Seats | None = None
+    ) -> None:
         self.settings = settings
         self._process = os.getpid()
         self.counters = Counters()
-        self.seats = _plan_seats(settings, world, delivery.gpu)
+        self.seats = seats or choose_seats(settings, world, delivery.gpu)
         self.num_workers = len(self.seats.workers)
         self._lock = threading.Lock()
         self._closed = False
         self._delivery = delivery
         self.loop_thread = LoopThread("fetch").start()
-        self.runs: set[EpochRun] = set()
+        self.runs: set[Run] = set()
         self._store: Store | None = None
         self._prefetcher: Prefetcher | None = None
         self._ring: SlotRing | None = None
@@ -203,6 +208,45 @@ class Engine:
         except RuntimeError:  # the loop is closed: nobody waits any more
             return
 
+    @property
+    def fingerprint(self) -> str:
+        """SHA-256 of the data set's manifest."""
+        return self.catalog.fingerprint
+
+    @property
+    def classes(self) -> tuple[str, ...]:
+        """Names of the classes."""
+        return tuple(self.catalog.manifest.classes or ())
+
+    def new_run(
+        self, cursor: LoaderState, world: World, delivery: Delivery, skipped_digest: int
+    ) -> Run:
+        """A run from the cursor on; to be started."""
+        return EpochRun(
+            self,
+            epoch=cursor.epoch,
+            start=cursor.position,
+            rank=world.rank,
+            world_size=world.world_size,
+            delivery=delivery,
+            skipped=cursor.skipped,
+            skipped_digest=skipped_digest,
+        )
+
+    def account(self) -> dict[str, Any]:
+        """Counts, times in milliseconds, memory, and where workers and slots are."""
+        return {
+            "counters": self.counters.counts(),
+            "times_ms": {name: time.to_dict() for name, time in self.counters.times().items()},
+            "memory_bytes": self.memory_account(),
+            "seats": self.seats_account(),
+            "staging": self.staging_account(),
+        }
+
+    def stage_time(self, stage: str) -> TimeSummary:
+        """Times of one stage; all zero if it has not run."""
+        return self.counters.time(stage)
+
     def memory_account(self) -> dict[str, Any]:
         """Bytes by room: what the limit gives each, and what is in use now."""
         ring = self.ring.stats()
@@ -274,7 +318,7 @@ def _waker(engine: Engine) -> Callable[[], None]:
     return wake
 
 
-def _plan_seats(settings: Settings, world: World, gpu: int | None) -> Seats:
+def choose_seats(settings: Settings, world: World, gpu: int | None) -> Seats:
     """This process's part of the node's workers, and where they run."""
     machine = read_machine(cuda=None if gpu is None else visible_cuda())
     seats = plan_seats(

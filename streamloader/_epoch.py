@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import asyncio
-import dataclasses
 import logging
 import threading
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from streamloader._assemble import AssembleJob, Filled, Recipe, host_fields, stand_in
-from streamloader._outbox import Outbox
 from streamloader._packing import pack
+from streamloader._run import Run
 from streamloader.decode import AbortWord
-from streamloader.errors import ConfigError, SampleError
+from streamloader.errors import SampleError
 from streamloader.fetch import Fetched, Running
-from streamloader.order import LoaderState, RankPlan, mix64
-from streamloader.transfer import RingExhausted, Slot, TransferStation, lease_arrays
+from streamloader.transfer import RingExhausted, Slot, lease_arrays
 
 if TYPE_CHECKING:
     from streamloader._delivery import Delivery
@@ -23,10 +22,8 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("streamloader.loader")
 
-_DIGEST_MASK = (1 << 64) - 1
 
-
-class EpochRun:
+class EpochRun(Run):
     """Plans, fetches, decodes and hands over the batches of one epoch from one position.
 
     Args:
@@ -35,6 +32,7 @@ class EpochRun:
         epoch, start: epoch, and the global position from which it goes on.
         rank, world_size: whose batches.
         delivery: told of the run's beginning and end, and of each filled batch in batch order.
+        on_planned: called when another run may begin, in the event loop's thread.
         skipped, skipped_digest: bad samples that earlier parts of this epoch skipped.
     """
 
@@ -47,24 +45,26 @@ class EpochRun:
         rank: int,
         world_size: int,
         delivery: Delivery,
+        on_planned: Callable[[], object] = lambda: None,
         skipped: int = 0,
         skipped_digest: int = 0,
     ) -> None:
-        settings = engine.settings
-        self.settings = settings
-        self._engine = engine
-        self._delivery = delivery
-        self.epoch = epoch
-        self.skipped = skipped
-        self.skipped_digest = skipped_digest
-        self.plan = RankPlan(
-            engine.choice.order(epoch),
-            batch_size=settings.batch_size,
+        super().__init__(
+            engine.settings,
+            engine.choice,
+            epoch=epoch,
+            start=start,
             rank=rank,
             world_size=world_size,
-            last_batch=settings.last_batch,
-            start=start,
+            delivery=delivery,
+            on_wait=engine.wake,
+            skipped=skipped,
+            skipped_digest=skipped_digest,
         )
+        settings = engine.settings
+        self._engine = engine
+        self._delivery = delivery
+        self._on_planned = on_planned
         self._recipe = Recipe(
             fields=engine.fields,
             decoder=engine.decoder,
@@ -79,55 +79,16 @@ class EpochRun:
         self._bad_limit = settings.max_bad_fraction * share
         self._bad_rows = skipped
         self._abort = AbortWord()
-        self._lock = threading.Lock()
-        self._undelivered: set[Slot] = set()
         self._running: Running[None] | None = None
         self._stopping = threading.Lock()
         self._stopped = False
-        self.is_planned = False
-        self.station: TransferStation | None = None
-        self.outbox: Outbox[Filled] = Outbox(
-            self.plan.num_batches,
-            on_wait=engine.wake,
-            on_ready=lambda filled: delivery.ready(self, filled),
-        )
 
     def start(self) -> None:
         self._delivery.begin(self)
         self._engine.runs.add(self)
         self._running = self._engine.loop_thread.submit(self._main())
 
-    def take(self) -> Filled | None:
-        """The next filled batch, None after the last; raises as ``Outbox.get``."""
-        return self.outbox.get(self.settings.stall_timeout_s, self.describe_stall)
-
-    def taken(self, filled: Filled) -> None:
-        """This batch's slot is no longer the run's to give back."""
-        with self._lock:
-            self._undelivered.discard(filled.slot)
-
-    def _count_skipped(self, filled: Filled) -> None:
-        """Counts the bad samples of a batch that the consumer takes; padding is none."""
-        for row in filled.faults:
-            if not filled.plan.valid[row]:
-                continue
-            self.skipped += 1
-            sample = int(filled.samples[row])
-            self.skipped_digest = (self.skipped_digest + int(mix64(sample))) & _DIGEST_MASK
-
-    def state_after(self, before: LoaderState, filled: Filled) -> LoaderState:
-        """The loader's state once the consumer has this batch."""
-        self._count_skipped(filled)
-        return dataclasses.replace(
-            before,
-            epoch=self.epoch,
-            position=filled.plan.next_position,
-            skipped=self.skipped,
-            skipped_digest=f"{self.skipped_digest:016x}" if self.skipped else "",
-        )
-
     def stop(self) -> None:
-        """Ends the run: nothing of it touches the arena or a slot afterwards. Idempotent."""
         if self._engine.is_forked:
             return
         self._abort.set()
@@ -141,16 +102,12 @@ class EpochRun:
             if self._running is not None:
                 self._running.stop()
             self._engine.pool.cancel(self)
-            with self._lock:
-                left, self._undelivered = self._undelivered, set()
-            for slot in left:
-                self._engine.ring.release(slot)
+            self._release_undelivered()
             self._delivery.end(self)
             self._stopped = True
             self._engine.runs.discard(self)
 
     def describe_stall(self) -> str:
-        """Which stage has not delivered, for the error of a stalled wait."""
         with self._lock:
             in_work = len(self._undelivered)
         number = self.outbox.next_number
@@ -170,6 +127,7 @@ class EpochRun:
 
     def _planned(self) -> None:
         self.is_planned = True
+        self._on_planned()
 
     async def _deliver(self, fetched: Fetched) -> None:
         slot = await self._free_slot()
@@ -192,7 +150,7 @@ class EpochRun:
             slot = ring.try_acquire()
             if slot is not None:
                 return slot
-            if self.outbox.consumer_waits and ring.exhausted_by_consumer():
+            if self._delivery.consumer_waits(self) and ring.exhausted_by_consumer():
                 raise RingExhausted(
                     f"the training loop holds {ring.max_slots} batches and waits for another,"
                     f" but memory_limit ({self._engine.memory.limit_bytes:,} bytes) allows no"
@@ -235,10 +193,6 @@ class EpochRun:
         return True
 
     def accept_late_faults(self, filled: Filled, faults: dict[int, str]) -> None:
-        """Applies ``on_error`` to bad rows that turned up on the way to the device.
-
-        Called in a thread of the station. Raises what ends the run; else the slot is in order.
-        """
         settings = self._engine.settings
         filled.faults.update(faults)
         with self._lock:
@@ -277,10 +231,3 @@ class EpochRun:
     async def _sample_error(self, filled: Filled, row: int) -> SampleError:
         sample = int(filled.samples[row])
         return await self._engine.catalog.sample_error(sample, filled.faults[row])
-
-
-def refuse_stale(epoch: int) -> ConfigError:
-    """The error for an iterator that a newer one ended."""
-    return ConfigError(
-        f"this iterator of epoch {epoch} was ended by a newer iter(loader), or by close()"
-    )

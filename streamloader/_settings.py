@@ -16,6 +16,8 @@ from streamloader.order.plan import LAST_BATCH_RULES, LastBatch
 from streamloader.topology import PIN_WORKERS, PinWorkers
 
 OnError = Literal["raise", "skip"]
+Feed = Literal["thread", "process"]
+FEEDS = ("thread", "process")
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +46,7 @@ class Settings:
     max_bad_fraction: float
     stall_timeout_s: float
     gpu_decode_share: float | None
+    feed: Feed
     storage_options: Mapping[str, Any] = field(repr=False)
 
     def __post_init__(self) -> None:
@@ -63,6 +66,8 @@ class Settings:
             raise ConfigError(f"pin_workers must be one of {PIN_WORKERS}, got {self.pin_workers!r}")
         if self.on_error not in ("raise", "skip"):
             raise ConfigError(f"on_error must be 'raise' or 'skip', got {self.on_error!r}")
+        if self.feed not in FEEDS:
+            raise ConfigError(f"feed must be 'thread' or 'process', got {self.feed!r}")
         if not 0 <= self.max_bad_fraction <= 1:
             raise ConfigError(f"max_bad_fraction must lie in [0, 1], got {self.max_bad_fraction!r}")
         if self.gpu_decode_share is not None:

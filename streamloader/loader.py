@@ -16,9 +16,10 @@ from streamloader._closing import close_at_exit, outside_own_threads
 from streamloader._decode_state import DecodeState
 from streamloader._delivery import DecodeDevice, open_delivery
 from streamloader._engine import Engine
-from streamloader._epoch import EpochRun, refuse_stale
+from streamloader._feed_engine import FeedEngine
 from streamloader._outbox import Closed
-from streamloader._settings import OnError, Settings, choose_last_batch
+from streamloader._run import Run, refuse_stale
+from streamloader._settings import Feed, OnError, Settings, choose_last_batch
 from streamloader._user_code import BatchFunction, CollateFunction, SampleFunction, UserCode
 from streamloader._world import World, detect_world
 from streamloader.batch import Batch
@@ -62,6 +63,10 @@ class StreamLoader:
             threads do the rest. By default all of them, 1.0, or what a loaded state says.
         static_buffers: every batch at the same addresses of the CUDA device, for CUDA graphs: it
             is then valid until the next ``next``, which overwrites it.
+        feed: ``"thread"`` reads and decodes in threads of this process, ``"process"`` in a child
+            process over shared memory: a training loop with much Python of its own then shares no
+            interpreter lock with it. ``map``, ``collate`` and ``batch_map`` run there and must
+            stand in a module.
         output: ``"uint8"``, ``"float16"``, ``"bfloat16"`` or ``"float32"``; a float type is
             (x / 255 - mean) / std.
         mean, std: three numbers on the 0-1 scale, for float outputs.
@@ -111,6 +116,7 @@ class StreamLoader:
         decode_device: DecodeDevice = "auto",
         gpu_decode_share: float | None = None,
         static_buffers: bool = False,
+        feed: Feed = "thread",
         output: str = "uint8",
         mean: Sequence[float] | None = None,
         std: Sequence[float] | None = None,
@@ -160,6 +166,7 @@ class StreamLoader:
             max_bad_fraction=max_bad_fraction,
             stall_timeout_s=stall_timeout_s,
             gpu_decode_share=gpu_decode_share,
+            feed=feed,
             storage_options={
                 "download_retry": download_retry,
                 "download_timeout": download_timeout,
@@ -179,16 +186,17 @@ class StreamLoader:
             settings.pixels,
             transform=transform,
             on_host=bool(settings.user_code),
-            decode_device=decode_device,
+            decode_device=_decode_device(decode_device, feed),
             static_buffers=static_buffers,
         )
-        self._engine = Engine(settings, self._world, self._delivery)
+        engine_class = FeedEngine if feed == "process" else Engine
+        self._engine: Engine | FeedEngine = engine_class(settings, self._world, self._delivery)
         close_at_exit.watch(self._engine)
         self._finalizer = weakref.finalize(self, outside_own_threads, self._engine.close)
         self._finalizer.atexit = False  # close_at_exit runs before the threads are joined
         self._lock = threading.RLock()
         self._iterator: weakref.ref[_EpochIterator] | None = None
-        self._following: EpochRun | None = None
+        self._following: Run | None = None
         self._cursor = self._blank_state()
         self._fresh = True
         self._closed = False
@@ -196,7 +204,7 @@ class StreamLoader:
     @property
     def classes(self) -> list[str]:
         """Names of the classes; the label of a sample is a place in this list."""
-        return list(self._engine.catalog.manifest.classes or ())
+        return list(self._engine.classes)
 
     @property
     def num_samples(self) -> int:
@@ -226,27 +234,19 @@ class StreamLoader:
         """As ``iter``, for ``async for``; waiting never blocks the caller's event loop."""
         return self._new_iterator()
 
-    def _start_run(self, cursor: LoaderState) -> EpochRun:
-        run = EpochRun(
-            self._engine,
-            epoch=cursor.epoch,
-            start=cursor.position,
-            rank=self._world.rank,
-            world_size=self._world.world_size,
-            delivery=self._delivery,
-            skipped=cursor.skipped,
-            skipped_digest=_parse_digest(cursor.skipped_digest),
-        )
+    def _start_run(self, cursor: LoaderState) -> Run:
+        digest = _parse_digest(cursor.skipped_digest)
+        run = self._engine.new_run(cursor, self._world, self._delivery, digest)
         run.start()
         return run
 
-    def _start_following(self, run: EpochRun) -> None:
+    def _start_following(self, run: Run) -> None:
         """Starts to fetch the next epoch; all that ``run`` still needs has room in memory."""
         with self._lock:
             if self._following is None and not self._closed and run in self._engine.runs:
                 self._following = self._start_run(self._blank_state(run.epoch + 1))
 
-    def _take_following(self) -> EpochRun | None:
+    def _take_following(self) -> Run | None:
         """The run that was begun early, if it is what the cursor asks for; ends any other."""
         run, self._following = self._following, None
         if run is None or self._cursor == self._blank_state(run.epoch):
@@ -311,21 +311,17 @@ class StreamLoader:
 
     def stats(self) -> dict[str, Any]:
         """Counters, times per stage in milliseconds, and bytes by room."""
-        counters = self._engine.counters
         return {
-            "counters": counters.counts(),
-            "times_ms": {name: t.to_dict() for name, t in counters.times().items()},
-            "memory_bytes": self._engine.memory_account(),
+            **self._engine.account(),
+            "feed": self._engine.settings.feed,
             "workers": self._engine.num_workers,
-            "seats": self._engine.seats_account(),
-            "staging": self._engine.staging_account(),
             "decoder": self._engine.decode_state.path,
             **self._delivery.stats(),
         }
 
     def stage_time(self, stage: str) -> TimeSummary:
         """Times of one stage of ``stats()["times_ms"]``; all zero if it has not run."""
-        return self._engine.counters.time(stage)
+        return self._engine.stage_time(stage)
 
     def close(self) -> None:
         """Ends every thread of the loader; batches that are held stay valid."""
@@ -360,7 +356,7 @@ class StreamLoader:
         engine = self._engine
         choice = engine.choice
         return LoaderState(
-            fingerprint=engine.catalog.fingerprint,
+            fingerprint=engine.fingerprint,
             epoch=epoch,
             position=0,
             seed=choice.spec.seed,
@@ -397,7 +393,7 @@ class _EpochIterator(Iterator[Batch], AsyncIterator[Batch]):
     # The two classes are one mechanism in two lifetimes, so this one reads the loader's parts.
     # ruff: noqa: SLF001
 
-    def __init__(self, loader: StreamLoader, run: EpochRun) -> None:
+    def __init__(self, loader: StreamLoader, run: Run) -> None:
         self._loader = loader
         self._run = run
         self._delivery = loader._delivery
@@ -481,6 +477,16 @@ def _parse_digest(digest: str) -> int:
         return int(digest or "0", 16)
     except ValueError:
         raise ConfigError(f"state field 'skipped_digest' must be hex, got {digest!r}") from None
+
+
+def _decode_device(asked: DecodeDevice, feed: Feed) -> DecodeDevice:
+    """Where pictures are decoded: by the CPU in a feed process, which has no part of the GPU."""
+    if feed == "process" and asked == "cuda":
+        raise ConfigError(
+            "decode_device='cuda' needs feed='thread': the compressed pictures of a feed process"
+            " are not in the memory of this one"
+        )
+    return "cpu" if feed == "process" else asked
 
 
 def _of(world: World) -> str:

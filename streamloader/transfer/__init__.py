@@ -14,6 +14,7 @@ from streamloader.transfer.filling import Filling, PlainCopy
 from streamloader.transfer.layout import FieldSpec, Region, SlotLayout
 from streamloader.transfer.lease import Lease, lease_arrays
 from streamloader.transfer.memory import HostMemory, HostPinner, PinningError
+from streamloader.transfer.mirror import MirrorRing
 from streamloader.transfer.pinned import PinnedArray
 from streamloader.transfer.ring import RingExhausted, RingStats, SlotRing
 from streamloader.transfer.slot import Slot, SlotState
@@ -28,6 +29,7 @@ __all__ = [
     "HostMemory",
     "HostPinner",
     "Lease",
+    "MirrorRing",
     "PinnedArray",
     "PinningError",
     "PlainCopy",

@@ -49,6 +49,9 @@ class HostMemory:
         node: NUMA node on which the pages shall lie; a thread on its CPUs touches them. None
             touches from the calling thread, and so does a refusal to go there, which is no error:
             ``node_refusal`` says why.
+        descriptor: a file of ``nbytes`` bytes to map instead, shared with whoever else maps it; it
+            may be closed afterwards.
+        touch: False leaves the pages to the process that made the file.
 
     Raises:
         ConfigError: a size below 1.
@@ -70,6 +73,8 @@ class HostMemory:
         *,
         pin: HostPinner | None = None,
         node: NumaNode | None = None,
+        descriptor: int | None = None,
+        touch: bool = True,
     ) -> None:
         if nbytes < 1:
             raise ConfigError(f"host memory needs at least 1 byte, got {nbytes}")
@@ -77,11 +82,15 @@ class HostMemory:
         self.node = node
         self.pin_refusal: str | None = None
         self.node_refusal: str | None = None
-        mapping = mmap.mmap(-1, nbytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+        if descriptor is None:
+            mapping = mmap.mmap(-1, nbytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+        else:
+            mapping = mmap.mmap(descriptor, nbytes, flags=mmap.MAP_SHARED)
         self._array: NDArray[np.uint8] | None = np.frombuffer(mapping, np.uint8)
         self.address: int = self._array.ctypes.data
         if node is None:
-            _touch(self._array)
+            if touch:
+                _touch(self._array)
         else:
             # Neighbours of one kind become one mapping, and pages are counted by mapping. No core
             # dump needs the slots, and what a dump leaves out stays apart from all the rest.

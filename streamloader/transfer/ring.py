@@ -198,7 +198,7 @@ class SlotRing:
         return slot
 
     def release(self, slot: Slot) -> None:
-        """FILLING, FILLED or IN_FLIGHT -> WRITABLE. After :meth:`close`: frees the slot's memory.
+        """Any state but WRITABLE and READABLE -> WRITABLE. After :meth:`close`: frees its memory.
 
         A leased slot comes back on its own when the last array of the lease is gone.
 
@@ -219,6 +219,11 @@ class SlotRing:
             slot.memory.close()
         else:
             self._on_free()
+
+    def slot(self, index: int) -> Slot:
+        """The slot of a number."""
+        with self.lock:
+            return self._slots[index]
 
     def exhausted_by_consumer(self) -> bool:
         """Whether all ``max_slots`` exist and are leased: only the consumer can free one."""

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 if TYPE_CHECKING:
     from streamloader.transfer.memory import HostMemory
+    from streamloader.transfer.mirror import MirrorRing
     from streamloader.transfer.ring import SlotRing
 
 
@@ -18,7 +19,8 @@ class SlotState(enum.Enum):
 
     A host slot goes round ``WRITABLE -> FILLING -> FILLED`` and then either ``-> READABLE`` (the
     consumer reads it where it is) or ``-> IN_FLIGHT`` (a copy to a device reads it), and back to
-    WRITABLE. A device slot goes round ``WRITABLE -> IN_FLIGHT -> READABLE``.
+    WRITABLE. In a feed process it goes ``FILLED -> SENT -> READABLE`` instead. A device slot goes
+    round ``WRITABLE -> IN_FLIGHT -> READABLE``.
     """
 
     WRITABLE = "writable"
@@ -29,6 +31,8 @@ class SlotState(enum.Enum):
     """Nobody: every row is there, waiting for its reader."""
     IN_FLIGHT = "in flight"
     """A copy between host and device that may not have run yet."""
+    SENT = "sent"
+    """Another process that maps it, whose consumer has not taken it yet."""
     READABLE = "readable"
     """The consumer, through a lease, until its last array is gone."""
 
@@ -36,8 +40,11 @@ class SlotState(enum.Enum):
 HOST_TRANSITIONS: dict[SlotState, frozenset[SlotState]] = {
     SlotState.WRITABLE: frozenset({SlotState.FILLING}),
     SlotState.FILLING: frozenset({SlotState.FILLED, SlotState.WRITABLE}),
-    SlotState.FILLED: frozenset({SlotState.IN_FLIGHT, SlotState.READABLE, SlotState.WRITABLE}),
+    SlotState.FILLED: frozenset(
+        {SlotState.IN_FLIGHT, SlotState.SENT, SlotState.READABLE, SlotState.WRITABLE}
+    ),
     SlotState.IN_FLIGHT: frozenset({SlotState.WRITABLE}),
+    SlotState.SENT: frozenset({SlotState.READABLE, SlotState.WRITABLE}),
     SlotState.READABLE: frozenset({SlotState.WRITABLE}),
 }
 
@@ -71,7 +78,7 @@ class Slot:
 
     __slots__ = ("__weakref__", "_state", "index", "memory", "ring", "rows")
 
-    def __init__(self, ring: SlotRing, index: int, memory: HostMemory) -> None:
+    def __init__(self, ring: SlotRing | MirrorRing, index: int, memory: HostMemory) -> None:
         self.ring = ring
         self.index = index
         self.rows = 0
@@ -114,8 +121,13 @@ class Slot:
         with self.ring.lock:
             self.advance(SlotState.IN_FLIGHT)
 
+    def mark_sent(self) -> None:
+        """FILLED -> SENT: another process is about to be told of it."""
+        with self.ring.lock:
+            self.advance(SlotState.SENT)
+
     def mark_readable(self) -> None:
-        """FILLED -> READABLE: a lease for the consumer is about to be made."""
+        """FILLED or SENT -> READABLE: the consumer gets a lease, here or in its own process."""
         with self.ring.lock:
             self.advance(SlotState.READABLE)
 

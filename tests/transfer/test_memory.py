@@ -266,6 +266,18 @@ def test_a_ring_whose_memory_runs_out_frees_the_slots_it_made(layout, make_ring)
     assert [reference() for reference in made] == [None, None]
 
 
+def test_two_mappings_of_one_file_show_the_same_bytes() -> None:
+    descriptor = os.memfd_create("slot", os.MFD_CLOEXEC)
+    os.ftruncate(descriptor, 8192)
+    made = HostMemory(8192, descriptor=descriptor)
+    made.array[[0, 4096]] = 7
+    seen = HostMemory(8192, descriptor=descriptor, touch=False)
+    os.close(descriptor)
+    assert seen.array[[0, 4096]].tolist() == [7, 7]
+    seen.array[5] = 9
+    assert made.array[5] == 9
+
+
 def test_memory_of_no_size_is_refused() -> None:
     with pytest.raises(ConfigError, match="got 0"):
         HostMemory(0)

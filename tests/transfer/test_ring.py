@@ -14,7 +14,7 @@ from streamloader.errors import ConfigError
 from streamloader.transfer import HostMemory, SlotRing, SlotState, lease_arrays
 from streamloader.transfer.device_slot import DeviceSlot
 
-WRITABLE, FILLING, FILLED, IN_FLIGHT, READABLE = SlotState
+WRITABLE, FILLING, FILLED, IN_FLIGHT, SENT, READABLE = SlotState
 WAIT_S = 10.0
 
 HELD: dict[int, object] = {}
@@ -26,10 +26,12 @@ def bring(ring: SlotRing, state: SlotState):
     assert slot is not None
     if state is WRITABLE:
         slot.release()
-    if state in (FILLED, IN_FLIGHT, READABLE):
+    if state in (FILLED, IN_FLIGHT, SENT, READABLE):
         slot.mark_filled()
     if state is IN_FLIGHT:
         slot.mark_in_flight()
+    if state is SENT:
+        slot.mark_sent()
     if state is READABLE:
         HELD[id(slot)] = lease_arrays(slot)
     return slot
@@ -44,10 +46,15 @@ def _drop_leases():
 ACTIONS: dict[str, tuple[Callable, dict[SlotState, SlotState]]] = {
     "mark_filled": (lambda slot: slot.mark_filled(), {FILLING: FILLED}),
     "mark_in_flight": (lambda slot: slot.mark_in_flight(), {FILLED: IN_FLIGHT}),
-    "lease": (lambda slot: HELD.setdefault(-1, lease_arrays(slot)), {FILLED: READABLE}),
+    "mark_sent": (lambda slot: slot.mark_sent(), {FILLED: SENT}),
+    "mark_readable": (lambda slot: slot.mark_readable(), {FILLED: READABLE, SENT: READABLE}),
+    "lease": (
+        lambda slot: HELD.setdefault(-1, lease_arrays(slot)),
+        {FILLED: READABLE, SENT: READABLE},
+    ),
     "release": (
         lambda slot: slot.release(),
-        {FILLING: WRITABLE, FILLED: WRITABLE, IN_FLIGHT: WRITABLE},
+        {FILLING: WRITABLE, FILLED: WRITABLE, IN_FLIGHT: WRITABLE, SENT: WRITABLE},
     ),
 }
 

@@ -1,0 +1,120 @@
+"""In the trainer's process: a run whose batches a feed process fills."""
+
+from __future__ import annotations
+
+import dataclasses
+import threading
+from typing import TYPE_CHECKING, cast
+
+from streamloader._assemble import Filled
+from streamloader._feed_channel import Batch, Start
+from streamloader._run import Run
+from streamloader._world import World
+from streamloader.order import LoaderState
+from streamloader.transfer import Slot
+
+if TYPE_CHECKING:
+    from streamloader._delivery import Delivery
+    from streamloader._feed_engine import FeedEngine
+
+
+class FeedRun(Run):
+    """Takes in the batches of one run, also those of a feed process that replaced another.
+
+    Args:
+        engine: has the feed process.
+        number: of the run, in messages.
+        cursor: epoch, position and skipped samples at its beginning.
+        world: whose batches.
+        delivery: as for ``Run``.
+        skipped_digest: of the samples that were skipped before.
+    """
+
+    def __init__(
+        self,
+        engine: FeedEngine,
+        number: int,
+        cursor: LoaderState,
+        world: World,
+        delivery: Delivery,
+        skipped_digest: int,
+    ) -> None:
+        super().__init__(
+            engine.settings,
+            engine.choice,
+            epoch=cursor.epoch,
+            start=cursor.position,
+            rank=world.rank,
+            world_size=world.world_size,
+            delivery=delivery,
+            on_wait=lambda: engine.consumer_waits(self),
+            skipped=cursor.skipped,
+            skipped_digest=skipped_digest,
+        )
+        self.number = number
+        self._engine = engine
+        self._delivery = delivery
+        self._world = world
+        self._stopping = threading.Lock()
+        self._stopped = False
+        self._arrived = 0
+        self._begun_at = 0
+        self._position = cursor.position
+        self._bad_rows = cursor.skipped
+
+    def start(self) -> None:
+        self._delivery.begin(self)
+        self._engine.begin(self)
+
+    def rest(self) -> Start:
+        """Asks a feed process for all the batches that have not come yet."""
+        self._begun_at = self._arrived
+        return Start(
+            run=self.number,
+            epoch=self.epoch,
+            start=self._position,
+            rank=self._world.rank,
+            world_size=self._world.world_size,
+            bad_rows=self._bad_rows,
+        )
+
+    def arrived(self, slot: Slot | None, message: Batch) -> None:
+        """Takes in a batch, in the thread that reads from the feed process."""
+        plan = dataclasses.replace(message.plan, number=self._begun_at + message.plan.number)
+        filled = Filled(
+            cast(Slot, slot),  # None beside what the user's code made, which has left its slot
+            plan,
+            message.samples,
+            message.variable,
+            message.faults,
+            mapped=message.mapped,
+        )
+        if slot is not None:
+            with self._lock:
+                self._undelivered.add(slot)
+        self._arrived = plan.number + 1
+        self._position = plan.next_position
+        self._bad_rows += len(message.faults)
+        if not self.outbox.put(plan.number, filled):
+            self._release_undelivered()
+
+    def stop(self) -> None:
+        if self._engine.is_forked:
+            return
+        self.outbox.close()
+        with self._stopping:
+            if self._stopped:
+                return
+            if self.station is not None:
+                self.station.close()
+            self._engine.end(self)
+            self._release_undelivered()
+            self._delivery.end(self)
+            self._stopped = True
+
+    def describe_stall(self) -> str:
+        described: str | None = self._engine.ask(self)
+        return described or "the feed process does not answer"
+
+    def accept_late_faults(self, filled: Filled, faults: dict[int, str]) -> None:
+        raise NotImplementedError("a feed process decodes every picture itself")

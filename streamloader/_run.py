@@ -1,0 +1,138 @@
+"""What every run has, wherever its batches are filled: plan, outbox, and the consumer's count."""
+
+from __future__ import annotations
+
+import dataclasses
+import threading
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from streamloader._assemble import Filled
+from streamloader._outbox import Outbox
+from streamloader._settings import Settings
+from streamloader.errors import ConfigError
+from streamloader.order import LoaderState, RankPlan, mix64
+from streamloader.transfer import Slot, TransferStation
+
+if TYPE_CHECKING:
+    from streamloader._choice import Choice
+    from streamloader._delivery import Delivery
+
+_DIGEST_MASK = (1 << 64) - 1
+
+
+class Run(ABC):
+    """One pass over (the rest of) an epoch.
+
+    Args:
+        settings: of the loader.
+        choice: which samples an epoch draws.
+        epoch, start: epoch, and the global position from which it goes on.
+        rank, world_size: whose batches.
+        delivery: told of the run's beginning and end, and of each filled batch in batch order.
+        on_wait: called when the consumer is about to wait.
+        skipped, skipped_digest: bad samples that earlier parts of this epoch skipped.
+
+    Attributes:
+        is_planned: another run may begin beside this one.
+        station: that moves its batches to a device, if there is one.
+        outbox: filled batches on their way to the consumer.
+    """
+
+    def __init__(
+        self,
+        settings: Settings,
+        choice: Choice,
+        *,
+        epoch: int,
+        start: int,
+        rank: int,
+        world_size: int,
+        delivery: Delivery,
+        on_wait: Callable[[], None],
+        skipped: int,
+        skipped_digest: int,
+    ) -> None:
+        self.settings = settings
+        self.epoch = epoch
+        self.skipped = skipped
+        self.skipped_digest = skipped_digest
+        self.plan = RankPlan(
+            choice.order(epoch),
+            batch_size=settings.batch_size,
+            rank=rank,
+            world_size=world_size,
+            last_batch=settings.last_batch,
+            start=start,
+        )
+        self.is_planned = False
+        self.station: TransferStation | None = None
+        self.outbox: Outbox[Filled] = Outbox(
+            self.plan.num_batches,
+            on_wait=on_wait,
+            on_ready=lambda filled: delivery.ready(self, filled),
+        )
+        self._lock = threading.Lock()
+        self._undelivered: set[Slot] = set()
+
+    @abstractmethod
+    def start(self) -> None:
+        """Begins; once."""
+
+    @abstractmethod
+    def stop(self) -> None:
+        """Ends the run: nothing of it touches a slot afterwards. Idempotent."""
+
+    @abstractmethod
+    def describe_stall(self) -> str:
+        """Which stage has not delivered, for the error of a stalled wait."""
+
+    @abstractmethod
+    def accept_late_faults(self, filled: Filled, faults: dict[int, str]) -> None:
+        """Applies ``on_error`` to bad rows that turned up on the way to the device.
+
+        Called in a thread of the station. Raises what ends the run; else the slot is in order.
+        """
+
+    def take(self) -> Filled | None:
+        """The next filled batch, None after the last; raises as ``Outbox.get``."""
+        return self.outbox.get(self.settings.stall_timeout_s, self.describe_stall)
+
+    def taken(self, filled: Filled) -> None:
+        """This batch's slot is no longer the run's to give back."""
+        with self._lock:
+            self._undelivered.discard(filled.slot)
+
+    def state_after(self, before: LoaderState, filled: Filled) -> LoaderState:
+        """The loader's state once the consumer has this batch."""
+        self._count_skipped(filled)
+        return dataclasses.replace(
+            before,
+            epoch=self.epoch,
+            position=filled.plan.next_position,
+            skipped=self.skipped,
+            skipped_digest=f"{self.skipped_digest:016x}" if self.skipped else "",
+        )
+
+    def _count_skipped(self, filled: Filled) -> None:
+        """Counts the bad samples of a batch that the consumer takes; padding is none."""
+        for row in filled.faults:
+            if not filled.plan.valid[row]:
+                continue
+            self.skipped += 1
+            sample = int(filled.samples[row])
+            self.skipped_digest = (self.skipped_digest + int(mix64(sample))) & _DIGEST_MASK
+
+    def _release_undelivered(self) -> None:
+        with self._lock:
+            left, self._undelivered = self._undelivered, set()
+        for slot in left:
+            slot.release()
+
+
+def refuse_stale(epoch: int) -> ConfigError:
+    """The error for an iterator that a newer one ended."""
+    return ConfigError(
+        f"this iterator of epoch {epoch} was ended by a newer iter(loader), or by close()"
+    )
