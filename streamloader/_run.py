@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING
 from streamloader._assemble import Filled
 from streamloader._outbox import Outbox
 from streamloader._settings import Settings
-from streamloader.errors import ConfigError
 from streamloader.order import LoaderState, RankPlan, mix64
 from streamloader.transfer import Slot, TransferStation
 
@@ -129,10 +128,3 @@ class Run(ABC):
             left, self._undelivered = self._undelivered, set()
         for slot in left:
             slot.release()
-
-
-def refuse_stale(epoch: int) -> ConfigError:
-    """The error for an iterator that a newer one ended."""
-    return ConfigError(
-        f"this iterator of epoch {epoch} was ended by a newer iter(loader), or by close()"
-    )

@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-import asyncio
-import sys
 import threading
-import time
 import weakref
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from typing import Any
 
 from streamloader._choice import SamplerWeights, Subset
@@ -17,8 +13,8 @@ from streamloader._decode_state import DecodeState
 from streamloader._delivery import DecodeDevice, open_delivery
 from streamloader._engine import Engine
 from streamloader._feed_engine import FeedEngine
-from streamloader._outbox import Closed
-from streamloader._run import Run, refuse_stale
+from streamloader._iterator import EpochIterator
+from streamloader._run import Run
 from streamloader._settings import Feed, OnError, Settings, choose_last_batch
 from streamloader._user_code import BatchFunction, CollateFunction, SampleFunction, UserCode
 from streamloader._world import World, detect_world
@@ -195,7 +191,7 @@ class StreamLoader:
         self._finalizer = weakref.finalize(self, outside_own_threads, self._engine.close)
         self._finalizer.atexit = False  # close_at_exit runs before the threads are joined
         self._lock = threading.RLock()
-        self._iterator: weakref.ref[_EpochIterator] | None = None
+        self._iterator: weakref.ref[EpochIterator] | None = None
         self._following: Run | None = None
         self._cursor = self._blank_state()
         self._fresh = True
@@ -218,7 +214,7 @@ class StreamLoader:
     def __iter__(self) -> Iterator[Batch]:
         return self._new_iterator()
 
-    def _new_iterator(self) -> _EpochIterator:
+    def _new_iterator(self) -> EpochIterator:
         with self._lock:
             self._check_open()
             self._check_world()
@@ -226,7 +222,7 @@ class StreamLoader:
             if not self._fresh or (self._cursor.position and not self._left_over()):
                 self._cursor = self._blank_state(self._cursor.epoch + 1)
             self._fresh = False
-            iterator = _EpochIterator(self, self._take_following() or self._start_run(self._cursor))
+            iterator = EpochIterator(self, self._take_following() or self._start_run(self._cursor))
             self._iterator = weakref.ref(iterator)
             return iterator
 
@@ -382,94 +378,6 @@ class StreamLoader:
                 f" {_of(now)} now: make it after torch.distributed is initialised, or pass"
                 " rank= and world_size="
             )
-
-
-class _EpochIterator(Iterator[Batch], AsyncIterator[Batch]):
-    """Batches of one run; a newer iterator of the same loader ends it.
-
-    The loader knows it only weakly: once the training loop drops it, its run ends.
-    """
-
-    # The two classes are one mechanism in two lifetimes, so this one reads the loader's parts.
-    # ruff: noqa: SLF001
-
-    def __init__(self, loader: StreamLoader, run: Run) -> None:
-        self._loader = loader
-        self._run = run
-        self._delivery = loader._delivery
-        self._counters = loader._engine.counters
-        self._state = loader._cursor
-        self._lock = threading.Lock()
-        self._ended = False
-        self._exhausted = False
-
-    def __next__(self) -> Batch:
-        self._loader._engine.refuse_fork()
-        if self._exhausted:
-            raise StopIteration
-        if self._ended:
-            raise refuse_stale(self._run.epoch)
-        try:
-            with self._timed("wait_s"):
-                filled = self._run.take()
-            if filled is None:
-                self._exhausted = True
-                self.end()
-                raise StopIteration
-            if self._run.is_planned:
-                self._loader._start_following(self._run)
-            with self._timed("transfer_s"):
-                fields = self._delivery.deliver(self._run, filled)
-        except Closed:
-            raise refuse_stale(self._run.epoch) from None
-        except BaseException:
-            self.end()
-            raise
-        self._state = self._run.state_after(self._state, filled)
-        self._loader._cursor = self._state
-        self._counters.add("batches")
-        self._counters.add("samples", int(filled.plan.valid.sum()))
-        return Batch(fields, self._loader._stamped(self._state))
-
-    def __aiter__(self) -> AsyncIterator[Batch]:
-        return self
-
-    async def __anext__(self) -> Batch:
-        """As ``next``, while the caller's event loop goes on."""
-        loop, ready = asyncio.get_running_loop(), asyncio.Event()
-        self._run.outbox.when_ready(lambda: loop.call_soon_threadsafe(ready.set))
-        try:
-            async with asyncio.timeout(self._run.settings.stall_timeout_s):
-                await ready.wait()
-        except TimeoutError:
-            raise TimeoutError(f"no batch came: {self._run.describe_stall()}") from None
-        try:
-            return self.__next__()
-        except StopIteration:
-            raise StopAsyncIteration from None
-
-    @contextmanager
-    def _timed(self, stage: str) -> Iterator[None]:
-        started = time.perf_counter()
-        yield
-        self._counters.observe(stage, time.perf_counter() - started)
-
-    def end(self) -> None:
-        """Stops what runs for this iterator; may be called twice."""
-        with self._lock:
-            if self._ended:
-                return
-            self._ended = True
-        self._run.stop()
-
-    def __del__(
-        self,
-        # Bound here, since the module may be taken apart before the last iterator.
-        is_finalizing: Callable[[], bool] = sys.is_finalizing,
-        outside: Callable[[Callable[[], None]], None] = outside_own_threads,
-    ) -> None:
-        if not self._ended and not is_finalizing():  # at exit the engine has ended the run
-            outside(self.end)
 
 
 def _parse_digest(digest: str) -> int:
