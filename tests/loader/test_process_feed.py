@@ -115,6 +115,24 @@ def test_a_feed_that_is_killed_is_replaced_and_the_epoch_is_whole(pictures, capl
     assert "SIGKILL" in caplog.text
 
 
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+def test_twenty_deaths_in_one_epoch_lose_nothing(pictures):
+    with loader(pictures, feed="thread", batch_size=2) as threads:
+        wanted = content(threads)
+    with loader(pictures, batch_size=2, prefetch_batches=1) as stream:
+        got, dead = [], set()
+        for batch in stream:
+            got += content([batch])
+            pid = stream._engine._feed.pid
+            if len(dead) < 20 and pid not in dead:
+                dead.add(pid)
+                os.kill(pid, signal.SIGKILL)
+        assert got == wanted
+        assert len(dead) >= 10
+        assert stream.stats()["feed_restarts"] == len(dead)
+
+
 def test_batches_of_a_dead_feed_stay_as_they_are(pictures):
     with loader(pictures) as stream:
         batches = iter(stream)
