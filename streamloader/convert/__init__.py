@@ -4,6 +4,7 @@ from streamloader.convert.conversion import convert
 from streamloader.convert.describe import Description, PictureSizes, describe
 from streamloader.convert.faults import Fault, VerifyReport
 from streamloader.convert.options import ConvertOptions, CutOptions
+from streamloader.convert.picture_options import PictureOptions
 from streamloader.convert.report import (
     ConvertReport,
     Progress,
@@ -13,16 +14,19 @@ from streamloader.convert.report import (
 )
 from streamloader.convert.samples import StoredSample, read_samples, spread_samples
 from streamloader.convert.sheet import draw_sheet
+from streamloader.convert.sources import SOURCE_KINDS
 from streamloader.convert.verify import verify
 from streamloader.convert.writer import DatasetWriter
 
 __all__ = [
+    "SOURCE_KINDS",
     "ConvertOptions",
     "ConvertReport",
     "CutOptions",
     "DatasetWriter",
     "Description",
     "Fault",
+    "PictureOptions",
     "PictureSizes",
     "Progress",
     "RejectKind",
