@@ -21,7 +21,7 @@ from streamloader.convert.pipeline import ShardResult
 from streamloader.convert.plan import Plan, ShardPlan
 from streamloader.convert.report import Rejected, RejectKind
 from streamloader.convert.upload import StoredShard
-from streamloader.dts import ShardEntry, ShardIndex, ShardSummary, canonical_json
+from streamloader.dts import ShardEntry, ShardIndex, ShardSummary, canonical_json, manifest_name
 from streamloader.errors import ConfigError, ShardError
 
 PREFIX = "unfinished."
@@ -99,6 +99,7 @@ class Journal:
         self._store = store
         self._plan = StoredPlan(plan.digest, tuple(shard.name for shard in plan.shards), revision)
         self._begun = False
+        self._refusal: ConfigError | None = None
         self._beginning = asyncio.Lock()
 
     def is_of(self, stored: StoredPlan) -> bool:
@@ -112,11 +113,33 @@ class Journal:
             ConfigError: a conversion with another plan was faster.
         """
         async with self._beginning:
+            if self._refusal is not None:
+                raise self._refusal
             if self._begun:
                 return
-            if not await self._store.put_if_absent(PLAN_NAME, self._plan.to_bytes()):
+            if await self._store.put_if_absent(PLAN_NAME, self._plan.to_bytes()):
+                await self._require_unpublished()
+            else:
                 await self.require_own()
             self._begun = True
+
+    async def _require_unpublished(self) -> None:
+        """Check that no other run began and ended since the destination was looked at.
+
+        Its shards may have the names of ours. A run publishes before it gives the destination
+        up, so there is no moment at which this could miss it.
+        """
+        name = manifest_name(self._plan.revision)
+        try:
+            await self._store.info(name)
+        except NotFound:
+            return
+        await self._store.delete(PLAN_NAME)
+        self._refusal = ConfigError(
+            f"another conversion published {name} at {self._store.url} in the meantime; choose"
+            " another destination"
+        )
+        raise self._refusal
 
     async def require_own(self) -> None:
         """Check that the destination is still that of this plan.
@@ -211,7 +234,7 @@ async def confirm_shard(store: Store, entry: ShardEntry) -> ShardIndex:
             shard=entry.name,
         )
     tail = bytearray(entry.tail_bytes)
-    await store.read_into(entry.name, entry.bytes - entry.tail_bytes, tail, info.etag)
+    await store.read_into(entry.name, entry.bytes - entry.tail_bytes, tail)
     return ShardIndex.parse(tail, name=entry.name, file_bytes=entry.bytes, entry=entry)
 
 
