@@ -39,7 +39,14 @@ HASHES = ("xxh3-64", "crc32")
     metavar="N|auto",
     help="Samples that are fetched together; auto is about 1 MiB.",
 )
-@click.option("--seed", type=int, default=0, show_default=True, help="Seed of the stored order.")
+@click.option(
+    "--seed",
+    "--shuffle-seed",
+    type=int,
+    default=0,
+    show_default=True,
+    help="Seed of the stored order.",
+)
 @click.option("--no-shuffle", is_flag=True, help="Keep the order of the paths.")
 @click.option("--jobs", "-j", type=int, help="Threads; as many as usable CPUs if not given.")
 @click.option(
@@ -123,7 +130,7 @@ def command(
                 jobs=jobs,
                 decode_check=decode_check,
                 max_rejects=max_rejects,
-                codec=_codec_choice(codecs),
+                codec=codec_choice(codecs),
                 zstd_level=zstd_level,
                 hash=hash_name,
                 pictures=pictures,
@@ -132,7 +139,7 @@ def command(
                 engine=engine,
                 **source,
                 storage_options=storage_options,
-                progress=lambda done: _show(bar, done),
+                progress=lambda done: show(bar, done),
             )
         except RejectedError as error:
             raise FoundWrong(str(error), error.to_json()) from error
@@ -141,8 +148,8 @@ def command(
     output.result(report.to_json(), _lines(report))
 
 
-def _codec_choice(codecs: tuple[str, ...]) -> dict[str, str]:
-    """The codec by field; ``*`` stands for the fields that are not named."""
+def codec_choice(codecs: tuple[str, ...]) -> dict[str, str]:
+    """Return the codec by field; ``*`` stands for the fields that are not named."""
     choice: dict[str, str] = {}
     for text in codecs or ("none",):
         name, _, codec = text.rpartition("=")
@@ -152,7 +159,8 @@ def _codec_choice(codecs: tuple[str, ...]) -> dict[str, str]:
     return choice
 
 
-def _show(bar: ProgressBar, done: Progress) -> None:
+def show(bar: ProgressBar, done: Progress) -> None:
+    """Show how far a conversion is."""
     bar.update(done.samples, done.total_samples)
 
 
@@ -163,10 +171,20 @@ def _lines(report: ConvertReport) -> Iterator[str]:
     )
     for split, samples in report.splits.items():
         yield f"split {split}: {samples:,} samples"
+    if report.resumed_shards:
+        yield f"shards of an earlier run: {report.resumed_shards:,}"
     if report.classes:
         yield f"classes: {len(report.classes):,}"
     yield f"fingerprint: {report.fingerprint}"
+    yield from rejected_lines(report)
+
+
+def rejected_lines(report: ConvertReport) -> Iterator[str]:
+    """Say what was left out, the first few of it."""
     if report.rejected:
-        yield f"left out: {len(report.rejected):,} (all of them in rejects.jsonl)"
+        rejects = (
+            "rejects.jsonl" if report.revision == 1 else f"rejects-{report.revision:06d}.jsonl"
+        )
+        yield f"left out: {len(report.rejected):,} (all of them in {rejects})"
         for reject in report.rejected[:_REJECTS_SHOWN]:
             yield f"  {printable(reject.path)}: {printable(reject.reason)}"

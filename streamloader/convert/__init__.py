@@ -1,7 +1,10 @@
 """From raw pictures to a published data set, and a look at what was published."""
 
+from streamloader.convert.append import append
+from streamloader.convert.clean import CleanReport, clean
 from streamloader.convert.conversion import convert
 from streamloader.convert.describe import Description, PictureSizes, describe
+from streamloader.convert.difference import Difference, compare
 from streamloader.convert.faults import Fault, VerifyReport
 from streamloader.convert.options import ConvertOptions, CutOptions
 from streamloader.convert.picture_options import PictureOptions
@@ -20,11 +23,13 @@ from streamloader.convert.writer import DatasetWriter
 
 __all__ = [
     "SOURCE_KINDS",
+    "CleanReport",
     "ConvertOptions",
     "ConvertReport",
     "CutOptions",
     "DatasetWriter",
     "Description",
+    "Difference",
     "Fault",
     "PictureOptions",
     "PictureSizes",
@@ -34,6 +39,9 @@ __all__ = [
     "RejectedError",
     "StoredSample",
     "VerifyReport",
+    "append",
+    "clean",
+    "compare",
     "convert",
     "describe",
     "draw_sheet",

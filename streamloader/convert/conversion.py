@@ -289,6 +289,7 @@ class Conversion:
             fingerprint=manifest.fingerprint,
             warnings=(*listing.warnings, *warnings),
             resumed_shards=resumed,
+            total_samples=manifest.num_samples,
         )
 
 

@@ -9,8 +9,8 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from storage_backends import NotFound, Store, Truncated
-from streamloader.convert.journal import PREFIX, read_plan
+from storage_backends import NotFound, Store, Truncated, UnfinishedWrite
+from streamloader.convert.journal import PLAN_NAME, PREFIX, read_plan
 from streamloader.convert.parallel import for_each
 from streamloader.dts import POINTER_NAME, Manifest, Pointer, manifest_name
 from streamloader.errors import ShardError
@@ -32,12 +32,12 @@ class Rest:
     Args:
         name: of the object.
         bytes: its size.
-        upload: what the store knows an unfinished upload by; None for objects.
+        write: an unfinished write; None for objects.
     """
 
     name: str
-    bytes: int
-    upload: str | None = None
+    bytes: int | None
+    write: UnfinishedWrite | None = None
 
 
 async def remove_data_set(store: Store) -> None:
@@ -55,17 +55,33 @@ async def remove_data_set(store: Store) -> None:
 
 
 async def find_rests(store: Store) -> list[Rest]:
-    """List what belongs to no published revision and was written by a conversion."""
+    """List what belongs to no published revision and was written by a conversion.
+
+    Unfinished writes count where they are of an object that would be ours by its name.
+
+    Raises:
+        ShardError: a manifest is damaged, so that nothing says which shards are needed.
+        StorageError: the storage failed.
+    """
     names = await _own_names(store, published=False)
-    return [Rest(name, size) for name, size in sorted(names.items())]
+    rests = [Rest(name, size) for name, size in sorted(names.items())]
+    rests += [
+        Rest(write.key, write.size, write)
+        async for write in store.unfinished()
+        if write.upload_id is None or _SHARD.fullmatch(write.key) or _is_ours_by_name(write.key)
+    ]
+    return rests
 
 
 async def remove_rests(store: Store, rests: list[Rest]) -> None:
     """Remove what ``find_rests`` has listed; the plan last, since it names the others."""
-    journal = [rest.name for rest in rests if rest.name.startswith(PREFIX)]
-    others = [rest.name for rest in rests if not rest.name.startswith(PREFIX)]
+    writes = [rest.write for rest in rests if rest.write is not None]
+    names = [rest.name for rest in rests if rest.write is None]
+    await for_each(writes, store.discard, at_once=_IN_FLIGHT)
+    plan = [name for name in names if name == PLAN_NAME]
+    others = [name for name in names if name != PLAN_NAME]
     await for_each(others, store.delete, at_once=_IN_FLIGHT)
-    await for_each(sorted(journal), store.delete, at_once=_IN_FLIGHT)
+    await for_each(plan, store.delete, at_once=_IN_FLIGHT)
 
 
 async def _own_names(store: Store, *, published: bool) -> dict[str, int]:

@@ -92,6 +92,7 @@ class ConvertReport:
         warnings: sentences for the user.
         resumed_shards: shards that an earlier run had stored.
         revision: of the data set, 1 for a new one.
+        total_samples: samples of the data set, with those of earlier revisions.
     """
 
     url: str
@@ -108,6 +109,7 @@ class ConvertReport:
     warnings: tuple[str, ...]
     resumed_shards: int = 0
     revision: int = 1
+    total_samples: int = 0
 
     def to_json(self) -> dict[str, Any]:
         """Return the report as JSON values; of ``rejected`` the first 1,000."""
@@ -126,6 +128,7 @@ class ConvertReport:
             "warnings": list(self.warnings),
             "resumed_shards": self.resumed_shards,
             "revision": self.revision,
+            "total_samples": self.total_samples,
         }
 
 

@@ -209,27 +209,29 @@ def _joined_groups(groups: Sequence[tuple[Int64Array | None, int]], total: int) 
 
 
 def with_classes(source: Source, classes: Sequence[str]) -> Source:
-    """Return a source whose labels count in ``classes``, and then in what it has besides.
-
-    Raises:
-        ConfigError: the source has labels without names, or names without labels.
-    """
+    """Return a source whose labels count in ``classes``, and then in what it has besides."""
     own = source.listing.classes
     wanted = tuple(dict.fromkeys([*classes, *own]))
     if own == wanted:
         return source
-    if not own:
-        return _renamed(source, wanted, None)
-    return _renamed(source, wanted, label_map(own, wanted))
-
-
-def _renamed(source: Source, classes: tuple[str, ...], mapping: Int64Array | None) -> Source:
+    mapping = label_map(own, wanted)
     splits = tuple(
         split
         if mapping is None or split.labels is None
         else replace(split, labels=mapping[split.labels])
         for split in source.listing.splits
     )
-    listing = replace(source.listing, splits=splits, classes=classes)
-    parts = tuple((_Part(0, place, 0),) for place in range(len(splits)))
+    return _wrapped(source, replace(source.listing, splits=splits, classes=wanted), mapping)
+
+
+def named_split(source: Source, name: str) -> Source:
+    """Return a source without splits as the split of this name."""
+    (split,) = source.listing.splits
+    named = replace(split, name=name)
+    return _wrapped(source, replace(source.listing, splits=(named,)), None)
+
+
+def _wrapped(source: Source, listing: Listing, mapping: Int64Array | None) -> Source:
+    """Return a source with another listing of the same samples."""
+    parts = tuple((_Part(0, place, 0),) for place in range(len(listing.splits)))
     return JoinedSource((source,), listing, parts, (mapping,))
