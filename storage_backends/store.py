@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import enum
 from abc import ABC, abstractmethod
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Protocol, Self
@@ -90,6 +90,11 @@ class ObjectWriter(ABC):
     @abstractmethod
     async def write(self, data: Buffer) -> None:
         """Appends ``data``; the caller may reuse its memory when the call has returned."""
+
+    async def write_all(self, pieces: Sequence[Buffer]) -> None:
+        """Appends several pieces, as ``write`` does one, without joining them first."""
+        for piece in pieces:
+            await self.write(piece)
 
     @abstractmethod
     async def __aenter__(self) -> Self: ...

@@ -76,7 +76,7 @@ class ShardUpload:
             )
         pending, self._pending, self.bytes_pending = self._pending, [], 0
         if pending:
-            await self._object.write(b"".join(pending))
+            await self._object.write_all(pending)
 
     async def finish(self, stats: Mapping[str, Any] | None = None) -> StoredShard | None:
         """Write the tail and make the shard appear; None, and no shard, without samples.

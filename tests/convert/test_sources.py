@@ -197,6 +197,14 @@ def test_numbers_that_are_names_keep_their_zeros(class_tree: Path, tmp_path: Pat
     assert records(tmp_path / "out")["ant/00.jpg"]["id"] == "007"
 
 
+def test_a_table_that_is_not_asked_for_is_not_passed_over_in_silence(
+    class_tree: Path, tmp_path: Path
+) -> None:
+    (class_tree / "metadata.csv").write_text("file_name,text\nant/00.jpg,x\n")
+    report = convert(class_tree, tmp_path / "out")
+    assert any("metadata.csv is not used" in warning for warning in report.warnings)
+
+
 # WebDataset
 
 

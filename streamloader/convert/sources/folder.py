@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from streamloader.convert.report import Rejected, utf8_name
-from streamloader.convert.sources.folder_layout import FolderSplit, read_layout
+from streamloader.convert.sources.folder_layout import FolderLayout, FolderSplit, read_layout
 from streamloader.convert.sources.places import FileRange, Place, ReadRanges, SourceFile, Unreadable
 from streamloader.convert.sources.source import (
     Listing,
@@ -22,6 +22,8 @@ from streamloader.dts import Field
 
 IMAGE = Field("image", "picture")
 LABEL = Field("label", "i8")
+
+_TABLES_OF_OTHERS = frozenset({"metadata.csv", "metadata.jsonl", "metadata.parquet"})
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -47,7 +49,7 @@ class FolderSource(Source):
             splits=tuple(map(_split_listing, layout.splits)),
             classes=tuple(map(utf8_name, layout.classes)),
             rejects=layout.rejects,
-            warnings=layout.warnings,
+            warnings=(*layout.warnings, *_warn_tables(layout)),
         )
         return cls(place, listing, tuple(split.pictures for split in layout.splits))
 
@@ -73,6 +75,15 @@ class FolderSource(Source):
                 yield {"image": content}
             else:
                 yield {"image": content, "label": int(labels[place])}
+
+
+def _warn_tables(layout: FolderLayout) -> list[str]:
+    """Say of tables that other libraries would read by their name that they are not read."""
+    tables = [r.path for r in layout.rejects if r.path.rpartition("/")[2] in _TABLES_OF_OTHERS]
+    return [
+        f"{utf8_name(path)} is not used; give it with --labels if it says what the pictures are"
+        for path in tables
+    ]
 
 
 def _split_listing(split: FolderSplit) -> SplitListing:

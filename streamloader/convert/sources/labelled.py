@@ -10,9 +10,9 @@ from typing import Any
 
 import numpy as np
 
-from streamloader.convert.report import Rejected, RejectKind, utf8_name
+from streamloader.convert.report import Rejected, utf8_name
 from streamloader.convert.sources.folder import IMAGE
-from streamloader.convert.sources.folder_layout import FolderLayout, read_layout
+from streamloader.convert.sources.folder_layout import read_layout
 from streamloader.convert.sources.label_table import LabelTable, read_table
 from streamloader.convert.sources.places import FileRange, Place, SourceFile, Unreadable
 from streamloader.convert.sources.source import (
@@ -83,7 +83,7 @@ class LabelledFolder(Source):
             tuple(splits),
             table.classes,
             tuple(rejects),
-            _warnings(layout),
+            layout.warnings,
         )
         return cls(place, listing, tuple(files), tuple(rows))
 
@@ -133,8 +133,3 @@ def _split_listing(
         sizes=np.array([file.size for file, _ in own], dtype=np.int64),
         labels=labels,
     )
-
-
-def _warnings(layout: FolderLayout) -> tuple[str, ...]:
-    hidden = sum(reject.kind is RejectKind.HIDDEN for reject in layout.rejects)
-    return (f"{hidden} hidden files and folders are left out",) if hidden else ()

@@ -209,8 +209,9 @@ def open_place(
 def read_local(path: str, wanted: FileRange) -> bytes | Unreadable:
     """Read bytes of a local file, if it still is the one that was listed: plans rest on it."""
     try:
-        with open(path, "rb", opener=open_nonblocking) as file:
-            status = os.fstat(file.fileno())
+        fd = open_nonblocking(path, os.O_RDONLY)
+        try:
+            status = os.fstat(fd)
             if not stat.S_ISREG(status.st_mode):
                 return Unreadable("changed during the conversion: no regular file any more")
             if status.st_size != wanted.file.size:
@@ -218,12 +219,24 @@ def read_local(path: str, wanted: FileRange) -> bytes | Unreadable:
                     f"changed during the conversion: listed with {wanted.file.size} bytes, now"
                     f" {status.st_size}"
                 )
-            file.seek(wanted.offset)
-            data = file.read(wanted.length)
+            data = _read_at(fd, wanted.offset, wanted.length)
+        finally:
+            os.close(fd)
     except OSError as error:
         return Unreadable(f"cannot be read: {error.strerror or error}")
     if len(data) != wanted.length:
         return Unreadable(f"changed during the conversion: {len(data)} of {wanted.length} bytes")
+    return data
+
+
+def _read_at(fd: int, offset: int, length: int) -> bytes:
+    """Read up to ``length`` bytes; in one call, but for what a system gives in several."""
+    data = os.pread(fd, length, offset)
+    while len(data) < length:
+        more = os.pread(fd, length - len(data), offset + len(data))
+        if not more:
+            break
+        data += more
     return data
 
 
