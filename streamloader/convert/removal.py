@@ -13,7 +13,7 @@ from storage_backends import NotFound, Store, Truncated, UnfinishedWrite
 from streamloader.convert.journal import PLAN_NAME, PREFIX, read_plan
 from streamloader.convert.parallel import for_each
 from streamloader.dts import POINTER_NAME, Manifest, Pointer, manifest_name
-from streamloader.errors import ShardError
+from streamloader.errors import ConfigError, ShardError
 
 _IN_FLIGHT = 16
 _MANIFEST_MAX_BYTES = 256 << 20
@@ -60,6 +60,7 @@ async def find_rests(store: Store) -> list[Rest]:
     Unfinished writes count where they are of an object that would be ours by its name.
 
     Raises:
+        ConfigError: there is a manifest and nothing that says whether it was published.
         ShardError: a manifest is damaged, so that nothing says which shards are needed.
         StorageError: the storage failed.
     """
@@ -94,6 +95,12 @@ async def _own_names(store: Store, *, published: bool) -> dict[str, int]:
         return {}
     kept = await _published_names(store, sizes)
     plan = await read_plan(store)
+    if not published and plan is None and not kept and any(map(_MANIFEST.fullmatch, sizes)):
+        raise ConfigError(
+            f"{store.url} has a manifest and neither {POINTER_NAME} nor an unfinished conversion,"
+            " so it may be a data set that lost its pointer; nothing was removed, restore"
+            f" {POINTER_NAME} or remove the files by hand"
+        )
     planned = set(plan.shards) if plan is not None else set()
     own: dict[str, int] = {}
     for name, size in sizes.items():

@@ -70,6 +70,17 @@ def test_a_published_data_set_and_its_revisions_stay(
     assert append(class_tree, dest).revision == 3
 
 
+def test_a_data_set_that_lost_its_pointer_is_left_alone(
+    class_tree: Path, tmp_path: Path, contents: Contents
+) -> None:
+    convert(class_tree, tmp_path / "out")
+    (tmp_path / "out" / "latest.json").unlink()
+    before = contents(tmp_path / "out")
+    with pytest.raises(ConfigError, match="lost its pointer"):
+        clean(tmp_path / "out")
+    assert contents(tmp_path / "out") == before
+
+
 def test_after_a_clean_another_conversion_may_begin(class_tree: Path, tmp_path: Path) -> None:
     dest = tmp_path / "out"
     killed("convert", class_tree, str(dest), 8, shard_bytes="4kb", jobs=1)
