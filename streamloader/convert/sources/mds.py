@@ -178,7 +178,9 @@ def _read_split(
             )
         columns = _columns(entries)
         shards = tuple(_read_shard(place, read, files, folder, entry) for entry in entries)
-    except (KeyError, TypeError, AttributeError, json.JSONDecodeError) as error:
+    except ConfigError:
+        raise
+    except (KeyError, TypeError, AttributeError, ValueError, RecursionError) as error:
         raise ConfigError(
             f"{utf8_name(index.path)} of {utf8_name(place.url)} is no index of MDS shards:"
             f" {type(error).__name__} {error}"

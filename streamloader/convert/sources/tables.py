@@ -160,10 +160,8 @@ def _scan_file(arrow: Any, root: str, path: str, kind: str) -> tuple[Any, list[_
             return schema, [
                 _Group(path, n, batch.num_rows, batch.nbytes) for n, batch in enumerate(batches)
             ]
-    except arrow.ArrowException as error:
-        raise ConfigError(
-            f"{utf8_name(path)} cannot be read as {kind}: {str(error).splitlines()[0]}"
-        ) from error
+    except (OSError, arrow.ArrowException) as error:
+        raise _unreadable(path, kind, error) from error
 
 
 def _arrow_batches(arrow: Any, mapped: Any) -> tuple[Any, list[Any]]:
@@ -226,18 +224,37 @@ class _HeldGroups:
         path = os.path.join(self._root, group.path)
         try:
             with arrow.parquet.ParquetFile(path) as file:
-                return file.read_row_group(group.number, columns=self._columns, use_threads=False)
+                table = file.read_row_group(group.number, columns=self._columns, use_threads=False)
+            return _validated(table, group)
         except (OSError, arrow.ArrowException) as error:
-            raise ConfigError(
-                f"row group {group.number} of {utf8_name(group.path)} cannot be read:"
-                f" {str(error).splitlines()[0]}"
-            ) from error
+            raise _unreadable(group.path, self._kind, error) from error
 
     def _get_mapped(self, group: _Group) -> Any:
-        batches = self._mapped.get(group.path)
-        if batches is None:
-            arrow = pyarrow()
-            mapped = arrow.memory_map(os.path.join(self._root, group.path))
-            _, batches = _arrow_batches(arrow, mapped)
-            self._mapped[group.path] = batches
-        return pyarrow().Table.from_batches([batches[group.number]])
+        arrow = pyarrow()
+        try:
+            batches = self._mapped.get(group.path)
+            if batches is None:
+                mapped = arrow.memory_map(os.path.join(self._root, group.path))
+                _, batches = _arrow_batches(arrow, mapped)
+                self._mapped[group.path] = batches
+            table = self._held.get(group)
+            if table is None:
+                # Costs no memory but its own: the values stay in the file.
+                table = _validated(arrow.Table.from_batches([batches[group.number]]), group)
+                self._held[group] = table
+            return table
+        except (OSError, arrow.ArrowException) as error:
+            raise _unreadable(group.path, self._kind, error) from error
+
+
+def _validated(table: Any, group: _Group) -> Any:
+    """Check every offset and text: values of damaged tables would lie outside of their memory."""
+    table.validate(full=True)
+    if table.num_rows != group.rows:
+        raise ConfigError(f"{utf8_name(group.path)} changed during the conversion")
+    return table
+
+
+def _unreadable(path: str, kind: str, error: Exception) -> ConfigError:
+    reason = (str(error).splitlines() or [type(error).__name__])[0]
+    return ConfigError(f"{utf8_name(path)} cannot be read as {kind}: {reason}")
