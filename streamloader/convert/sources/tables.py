@@ -34,6 +34,7 @@ from streamloader.errors import ConfigError
 
 #: Row groups that are held after they were read, since neighbours in a shard share them.
 _HELD_BYTES = 256 << 20
+_Described = tuple[tuple[ArrowColumn, ...], tuple[str, ...]]
 _SUFFIXES = {"parquet": ".parquet", "arrow": ".arrow"}
 
 
@@ -87,12 +88,11 @@ class TableSource(Source):
         arrow = pyarrow()
         by_split = files_by_split(place, place.list_files(), _SUFFIXES[kind])
         splits, groups = [], []
-        known: tuple[tuple[ArrowColumn, ...], tuple[str, ...]] | None = None
+        known: _Described | None = None
         for name, files in by_split.items():
             own: list[_Group] = []
             for file in files:
-                schema, found = _scan_file(arrow, place.url, file.path, kind)
-                described = columns_of(schema)
+                described, found = _scan_file(arrow, place.url, file.path, kind)
                 if known is not None and described != known:
                     raise ConfigError(
                         f"{utf8_name(file.path)} has other columns than the files before it"
@@ -143,24 +143,24 @@ class TableSource(Source):
         return {c.field.name: value for c, value in zip(self.columns, row, strict=True)}
 
 
-def _scan_file(arrow: Any, root: str, path: str, kind: str) -> tuple[Any, list[_Group]]:
-    """Return the schema of a file and its groups."""
+def _scan_file(arrow: Any, root: str, path: str, kind: str) -> tuple[_Described, list[_Group]]:
+    """Return the columns and class names of a file, and its groups."""
     whole = os.path.join(root, path)
     try:
         if kind == "parquet":
             with arrow.parquet.ParquetFile(whole) as file:
                 metadata = file.metadata
                 parts = [metadata.row_group(n) for n in range(metadata.num_row_groups)]
-                return file.schema_arrow, [
+                return columns_of(file.schema_arrow), [
                     _Group(path, n, part.num_rows, part.total_byte_size)
                     for n, part in enumerate(parts)
                 ]
         with arrow.memory_map(whole) as mapped:
             schema, batches = _arrow_batches(arrow, mapped)
-            return schema, [
+            return columns_of(schema), [
                 _Group(path, n, batch.num_rows, batch.nbytes) for n, batch in enumerate(batches)
             ]
-    except (OSError, arrow.ArrowException) as error:
+    except (OSError, arrow.ArrowException, UnicodeDecodeError) as error:
         raise _unreadable(path, kind, error) from error
 
 
@@ -226,7 +226,7 @@ class _HeldGroups:
             with arrow.parquet.ParquetFile(path) as file:
                 table = file.read_row_group(group.number, columns=self._columns, use_threads=False)
             return _validated(table, group)
-        except (OSError, arrow.ArrowException) as error:
+        except (OSError, arrow.ArrowException, UnicodeDecodeError) as error:
             raise _unreadable(group.path, self._kind, error) from error
 
     def _get_mapped(self, group: _Group) -> Any:
@@ -243,7 +243,7 @@ class _HeldGroups:
                 table = _validated(arrow.Table.from_batches([batches[group.number]]), group)
                 self._held[group] = table
             return table
-        except (OSError, arrow.ArrowException) as error:
+        except (OSError, arrow.ArrowException, UnicodeDecodeError) as error:
             raise _unreadable(group.path, self._kind, error) from error
 
 
