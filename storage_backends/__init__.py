@@ -19,7 +19,14 @@ from storage_backends.errors import (
 )
 from storage_backends.opening import open_store
 from storage_backends.options import StorageOptions
-from storage_backends.store import Buffer, Counters, ObjectInfo, ObjectWriter, Store
+from storage_backends.store import (
+    Buffer,
+    Counters,
+    ObjectInfo,
+    ObjectWriter,
+    Store,
+    UnfinishedWrite,
+)
 from storage_backends.urls import join_url
 
 __all__ = [
@@ -37,6 +44,7 @@ __all__ = [
     "Throttled",
     "Truncated",
     "Unavailable",
+    "UnfinishedWrite",
     "join_url",
     "open_store",
 ]

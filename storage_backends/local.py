@@ -20,7 +20,7 @@ from storage_backends.errors import AccessDenied, Misconfigured, NotFound
 from storage_backends.local_errors import printable
 from storage_backends.local_files import FileReader, file_etag, open_regular, require_regular
 from storage_backends.local_listing import Folder, root_folder, scan
-from storage_backends.local_new_file import NewFile
+from storage_backends.local_new_file import NewFile, is_unfinished
 from storage_backends.local_threads import LocalThreads, translated
 from storage_backends.local_writer import LocalWriter
 from storage_backends.store import (
@@ -30,6 +30,7 @@ from storage_backends.store import (
     ObjectInfo,
     ObjectWriter,
     Store,
+    UnfinishedWrite,
     check_offset,
     readable_bytes,
     too_large,
@@ -124,6 +125,19 @@ class LocalStore(Store):
             if error.code not in ("ENOENT", "ENOTDIR"):
                 raise
 
+    async def unfinished(self) -> AsyncIterator[UnfinishedWrite]:
+        self._require_open()
+        for path, size in await self._threads.run(self._root, _unfinished_files, self._root):
+            yield UnfinishedWrite(path, None, size)
+
+    async def discard(self, write: UnfinishedWrite) -> None:
+        if not is_unfinished(os.path.basename(write.key)):
+            raise Misconfigured(
+                f"{printable(write.key)!r} is no unfinished file; delete it by its key",
+                url=self._root,
+            )
+        await self.delete(write.key)
+
     async def check(self) -> None:
         self._require_open()
         await self._threads.run(self._root, _check_folder, self._root)
@@ -172,6 +186,20 @@ def _write_file(file: NewFile, data: memoryview, commit: Callable[[NewFile], Res
         return commit(file)
     finally:
         file.discard()
+
+
+def _unfinished_files(root: str) -> list[tuple[str, int]]:
+    """Temporary files below a folder by their relative paths, with their sizes, sorted."""
+    found = []
+    for folder, _, names in os.walk(root):
+        for name in filter(is_unfinished, names):
+            path = os.path.join(folder, name)
+            try:
+                found.append((os.path.relpath(path, root), os.lstat(path).st_size))
+            except FileNotFoundError:
+                # Its writer has ended since.
+                continue
+    return sorted(found)
 
 
 def _check_folder(root: str) -> None:

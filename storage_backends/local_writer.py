@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from types import TracebackType
 from typing import Self
 
@@ -32,18 +33,23 @@ class LocalWriter(ObjectWriter):
         return self
 
     async def write(self, data: Buffer) -> None:
+        await self.write_all([data])
+
+    async def write_all(self, pieces: Sequence[Buffer]) -> None:
         if not self._open:
             raise Misconfigured(
                 f"the writer of {printable(self._path)} is not open; use it inside 'async with'",
                 url=self._path,
             )
-        view = readable_bytes(data, self._path)
-        self.bytes_written += len(view)
-        if len(self._gathered) + len(view) < _GATHER_BYTES:
-            self._gathered += view
+        views = [readable_bytes(piece, self._path) for piece in pieces]
+        size = sum(map(len, views))
+        self.bytes_written += size
+        if len(self._gathered) + size < _GATHER_BYTES:
+            for view in views:
+                self._gathered += view
             return
         await self._flush()
-        await self._threads.run(self._path, self._file.write, view)
+        await self._threads.run(self._path, self._file.write_all, views)
 
     async def __aexit__(
         self,

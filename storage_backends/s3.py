@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 from storage_backends._retry import Fault
+from storage_backends.errors import NotFound
 from storage_backends.options import StorageOptions
 from storage_backends.s3_errors import Place, wrong_answer
 from storage_backends.s3_read import S3Read, bare_etag
@@ -18,6 +19,7 @@ from storage_backends.store import (
     Counters,
     ObjectInfo,
     Store,
+    UnfinishedWrite,
     check_offset,
     readable_bytes,
     writable_bytes,
@@ -118,6 +120,31 @@ class S3Store(Store):
     async def delete(self, key: str) -> None:
         place = await self._place(key, writing=True)
         await self._requests.run(place, "delete_object", Key=self._requests.full_key(key))
+
+    async def unfinished(self) -> AsyncIterator[UnfinishedWrite]:
+        place = await self._place(None)
+        own = self._requests.prefix
+        arguments: dict[str, Any] = {"Prefix": own, "MaxUploads": _PAGE_KEYS}
+        while True:
+            page = await self._requests.run(place, "list_multipart_uploads", **arguments)
+            for upload in page.get("Uploads", ()):
+                if key := upload["Key"].removeprefix(own):
+                    yield UnfinishedWrite(key, upload["UploadId"], None)
+            if not page.get("IsTruncated"):
+                return
+            marker = (page.get("NextKeyMarker"), page.get("NextUploadIdMarker"))
+            if marker == (arguments.get("KeyMarker"), arguments.get("UploadIdMarker")):
+                raise wrong_answer(place, "a listing of uploads that does not go on", 200).error
+            arguments["KeyMarker"], arguments["UploadIdMarker"] = marker
+
+    async def discard(self, write: UnfinishedWrite) -> None:
+        place = await self._place(write.key, writing=True)
+        target = {"Key": self._requests.full_key(write.key), "UploadId": write.upload_id}
+        try:
+            await self._requests.run(place, "abort_multipart_upload", **target)
+        except NotFound as error:
+            if error.code == "NoSuchBucket":
+                raise
 
     async def check(self) -> None:
         await self._head(await self._place(None), "head_bucket")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import enum
 from abc import ABC, abstractmethod
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Protocol, Self
@@ -59,6 +59,22 @@ class ObjectInfo:
     etag: str | None
 
 
+@dataclass(frozen=True, slots=True)
+class UnfinishedWrite:
+    """What a writer that was killed has left in the storage.
+
+    Attributes:
+        key: what was being written, relative to the URL of the store; for a local store the
+            temporary file itself, whose target nothing tells.
+        upload_id: what a bucket knows the upload by; None for local files.
+        size: bytes that it takes; None where the storage does not say.
+    """
+
+    key: str
+    upload_id: str | None
+    size: int | None
+
+
 class ObjectWriter(ABC):
     """Writes one object as a stream, inside ``async with``.
 
@@ -74,6 +90,11 @@ class ObjectWriter(ABC):
     @abstractmethod
     async def write(self, data: Buffer) -> None:
         """Appends ``data``; the caller may reuse its memory when the call has returned."""
+
+    async def write_all(self, pieces: Sequence[Buffer]) -> None:
+        """Appends several pieces, as ``write`` does one, without joining them first."""
+        for piece in pieces:
+            await self.write(piece)
 
     @abstractmethod
     async def __aenter__(self) -> Self: ...
@@ -211,6 +232,22 @@ class Store(ABC):
     async def delete(self, key: str) -> None:
         """Removes an object; no error if there is none."""
 
+    def unfinished(self) -> AsyncIterator[UnfinishedWrite]:
+        """What writers of this library left that were killed, or that are still at work.
+
+        Nothing tells the two apart. None in a storage where a write leaves nothing.
+        """
+        return _nothing()
+
+    async def discard(self, write: UnfinishedWrite) -> None:
+        """Removes what an unfinished write has left; a writer that is at work will fail.
+
+        No error if it is gone, or has become complete.
+        """
+        raise Misconfigured(
+            f"{self.url} has no unfinished writes, so {write.key!r} is none", url=self.url
+        )
+
     @abstractmethod
     async def check(self) -> None:
         """Returns if the place itself can be used, else raises the error that says why not.
@@ -218,6 +255,12 @@ class Store(ABC):
         S3: the bucket exists and may be listed. Local: the folder can be searched, or, if it does
         not exist, its nearest existing parent is a folder in which it could be made.
         """
+
+
+async def _nothing() -> AsyncIterator[UnfinishedWrite]:
+    none: tuple[UnfinishedWrite, ...] = ()
+    for write in none:
+        yield write
 
 
 def writable_bytes(buffer: Buffer, url: str) -> memoryview:

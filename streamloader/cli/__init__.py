@@ -28,7 +28,11 @@ class Verb(NamedTuple):
 VERBS: dict[str, Verb] = {
     "convert": Verb(
         "streamloader.cli._convert:command",
-        "Turn a folder of pictures into a data set, at a path or in a bucket.",
+        "Turn pictures, tars, MDS or tables into a data set, at a path or in a bucket.",
+    ),
+    "append": Verb(
+        "streamloader.cli._append:command",
+        "Add samples to a data set, as a new revision of it.",
     ),
     "inspect": Verb(
         "streamloader.cli._inspect:command",
@@ -37,6 +41,14 @@ VERBS: dict[str, Verb] = {
     "verify": Verb(
         "streamloader.cli._verify:command",
         "Check every byte of a data set against its checksums.",
+    ),
+    "diff": Verb(
+        "streamloader.cli._diff:command",
+        "Say what differs between two data sets.",
+    ),
+    "clean": Verb(
+        "streamloader.cli._clean:command",
+        "Remove what broken conversions left.",
     ),
     "prefetch": Verb(
         "streamloader.cli._prefetch:command",

@@ -1,4 +1,4 @@
-"""``streamloader convert``: a folder of pictures to a data set."""
+"""``streamloader convert``: pictures, or data sets of other libraries, to a data set."""
 
 from __future__ import annotations
 
@@ -7,12 +7,13 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from streamloader.cli._convert_options import picture_options, source_options
 from streamloader.cli._options import SIZE, output_options, storage_options
 from streamloader.cli._output import FoundWrong, Output, ProgressBar, printable
 from streamloader.sizes import format_size
 
 if TYPE_CHECKING:
-    from streamloader.convert import ConvertReport, Progress
+    from streamloader.convert import ConvertReport, PictureOptions, Progress
 
 _REJECTS_SHOWN = 10
 #: As ``streamloader.dts.HASH_NAMES``, which would take the help half a second to import.
@@ -20,8 +21,9 @@ HASHES = ("xxh3-64", "crc32")
 
 
 @click.command()
-@click.argument("src", metavar="SRC")
+@click.argument("src", metavar="SRC...", nargs=-1, required=True)
 @click.argument("dest", metavar="DEST")
+@source_options
 @click.option(
     "--shard-bytes",
     "--shard-size",
@@ -37,7 +39,14 @@ HASHES = ("xxh3-64", "crc32")
     metavar="N|auto",
     help="Samples that are fetched together; auto is about 1 MiB.",
 )
-@click.option("--seed", type=int, default=0, show_default=True, help="Seed of the stored order.")
+@click.option(
+    "--seed",
+    "--shuffle-seed",
+    type=int,
+    default=0,
+    show_default=True,
+    help="Seed of the stored order.",
+)
 @click.option("--no-shuffle", is_flag=True, help="Keep the order of the paths.")
 @click.option("--jobs", "-j", type=int, help="Threads; as many as usable CPUs if not given.")
 @click.option(
@@ -64,11 +73,21 @@ HASHES = ("xxh3-64", "crc32")
     show_default=True,
     help="What guards every sample; crc32 is for readers with zlib alone.",
 )
-@click.option("--max-rejects", type=int, metavar="N", help="Stop after more bad pictures than N.")
+@click.option("--max-rejects", type=int, metavar="N", help="Stop after more bad samples than N.")
+@picture_options
+@click.option("--resume", is_flag=True, help="Also end well where this is converted already.")
+@click.option("--overwrite", is_flag=True, help="Remove what is at DEST, once SRC was read.")
+@click.option(
+    "--engine",
+    type=click.Choice(["local", "ray"]),
+    default="local",
+    show_default=True,
+    help="Work on this machine, or on a Ray cluster.",
+)
 @storage_options
 @output_options
 def command(
-    src: str,
+    src: tuple[str, ...],
     dest: str,
     shard_bytes: int,
     block_samples: str,
@@ -80,18 +99,27 @@ def command(
     zstd_level: int | None,
     hash_name: str,
     max_rejects: int | None,
+    pictures: PictureOptions,
+    source: dict[str, Any],
+    resume: bool,
+    overwrite: bool,
+    engine: str,
     storage_options: dict[str, Any],
     output: Output,
 ) -> None:
-    """Turn the pictures of the folder SRC into a data set at DEST.
+    """Turn SRC into a data set at DEST.
 
     SRC has class folders (SRC/cat/1.jpg), or just pictures (SRC/1.jpg), or SRC/train and SRC/val
-    with either in them. DEST is a path or s3://bucket/prefix that holds no data set; the bucket
-    must exist. Files that are no sound pictures are left out and listed in DEST/rejects.jsonl.
+    with either in them, at a path or in a bucket; or it is a WebDataset (tars), MDS, Parquet or
+    Arrow files, original DTS files, or another data set. Several SRC of one kind are joined. DEST
+    is a path or s3://bucket/prefix that holds no data set; the bucket must exist. Samples that
+    are not sound are left out and listed in DEST/rejects.jsonl.
+
+    A run that was killed goes on where it was when it is called again in the same way.
     """
     from streamloader.convert import RejectedError, convert
 
-    with output.progress("converting", "pictures") as bar:
+    with output.progress("converting") as bar:
         try:
             report = convert(
                 src,
@@ -102,11 +130,16 @@ def command(
                 jobs=jobs,
                 decode_check=decode_check,
                 max_rejects=max_rejects,
-                codec=_codec_choice(codecs),
+                codec=codec_choice(codecs),
                 zstd_level=zstd_level,
                 hash=hash_name,
+                pictures=pictures,
+                resume=resume,
+                overwrite=overwrite,
+                engine=engine,
+                **source,
                 storage_options=storage_options,
-                progress=lambda done: _show(bar, done),
+                progress=lambda done: show(bar, done),
             )
         except RejectedError as error:
             raise FoundWrong(str(error), error.to_json()) from error
@@ -115,8 +148,8 @@ def command(
     output.result(report.to_json(), _lines(report))
 
 
-def _codec_choice(codecs: tuple[str, ...]) -> dict[str, str]:
-    """The codec by field; ``*`` stands for the fields that are not named."""
+def codec_choice(codecs: tuple[str, ...]) -> dict[str, str]:
+    """Return the codec by field; ``*`` stands for the fields that are not named."""
     choice: dict[str, str] = {}
     for text in codecs or ("none",):
         name, _, codec = text.rpartition("=")
@@ -126,7 +159,8 @@ def _codec_choice(codecs: tuple[str, ...]) -> dict[str, str]:
     return choice
 
 
-def _show(bar: ProgressBar, done: Progress) -> None:
+def show(bar: ProgressBar, done: Progress) -> None:
+    """Show how far a conversion is."""
     bar.update(done.samples, done.total_samples)
 
 
@@ -137,10 +171,20 @@ def _lines(report: ConvertReport) -> Iterator[str]:
     )
     for split, samples in report.splits.items():
         yield f"split {split}: {samples:,} samples"
+    if report.resumed_shards:
+        yield f"shards of an earlier run: {report.resumed_shards:,}"
     if report.classes:
         yield f"classes: {len(report.classes):,}"
     yield f"fingerprint: {report.fingerprint}"
+    yield from rejected_lines(report)
+
+
+def rejected_lines(report: ConvertReport) -> Iterator[str]:
+    """Say what was left out, the first few of it."""
     if report.rejected:
-        yield f"left out: {len(report.rejected):,} (all of them in rejects.jsonl)"
+        rejects = (
+            "rejects.jsonl" if report.revision == 1 else f"rejects-{report.revision:06d}.jsonl"
+        )
+        yield f"left out: {len(report.rejected):,} (all of them in {rejects})"
         for reject in report.rejected[:_REJECTS_SHOWN]:
             yield f"  {printable(reject.path)}: {printable(reject.reason)}"

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from streamloader.convert.encoding import Encoding
+from streamloader.convert.picture_options import PictureOptions
 from streamloader.errors import ConfigError
 from streamloader.sizes import parse_size
 from streamloader.topology import allowed_cpus
@@ -63,7 +64,8 @@ class ConvertOptions:
         jobs: threads that read and decode; None takes the CPUs this process may use. The bytes
             written do not depend on it.
         decode_check: decode every picture fully before it is stored.
-        max_rejects: stop when more bad pictures than this were met; None has no limit.
+        max_rejects: stop when more bad samples than this were met; None has no limit.
+        pictures: what is done to them.
     """
 
     cut: CutOptions = field(default_factory=CutOptions)
@@ -72,6 +74,7 @@ class ConvertOptions:
     jobs: int | None = None
     decode_check: bool = True
     max_rejects: int | None = None
+    pictures: PictureOptions = field(default_factory=PictureOptions)
 
     def __post_init__(self) -> None:
         if self.shuffle_seed is not None:

@@ -1,9 +1,9 @@
-"""Reads, checks, hashes and stores pictures, all at the same time.
+"""Reads, checks, hashes and stores samples, all at the same time.
 
 A shard is a coroutine. Its samples go through a pool of threads in runs of a few MiB, several
 runs ahead, and come back in the planned order, whatever thread was first; so the bytes of a
-shard never depend on the number of threads. File reads, Pillow's decoding and the upload all
-release the GIL, hence threads and not processes. Memory is bounded by the runs that are ahead.
+shard never depend on the number of threads. File reads, decoding and the upload all release the
+GIL, hence threads and not processes. Memory is bounded by the runs that are ahead.
 """
 
 from __future__ import annotations
@@ -11,39 +11,81 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections import deque
-from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import aclosing, contextmanager
 from dataclasses import dataclass
-from pathlib import Path
 
 from storage_backends import Store
-from streamloader.convert.folder import PictureFile
-from streamloader.convert.parallel import for_each
-from streamloader.convert.picture_file import read_picture
+from streamloader.convert.picture_check import UnsoundPicture
+from streamloader.convert.picture_options import PictureOptions
+from streamloader.convert.picture_steps import prepare_picture
 from streamloader.convert.plan import ShardPlan
-from streamloader.convert.report import Progress, Rejected, RejectedError, utf8_name
+from streamloader.convert.report import Rejected
+from streamloader.convert.sources import Listing, ReadSamples, Record
 from streamloader.convert.upload import ShardUpload, StoredShard
-from streamloader.dts import Schema
+from streamloader.dts import DEFAULT_LIMITS, Schema
 
 SHARDS_IN_FLIGHT = 3
 RUN_BYTES = 2 << 20
 RUN_SAMPLES = 64
 _RUNS_AHEAD_PER_THREAD = 2
 
-ProgressCallback = Callable[[Progress], None]
+
+@dataclass(frozen=True, slots=True)
+class StoringOptions:
+    """How samples become records.
+
+    Args:
+        schema: of the shards.
+        zstd_level: of fields with codec ``zstd``.
+        decode_check: decode every picture fully.
+        pictures: what is done to them.
+    """
+
+    schema: Schema
+    zstd_level: int
+    decode_check: bool
+    pictures: PictureOptions
 
 
 @dataclass(frozen=True, slots=True)
-class _Sample:
-    """A picture on its way: its file, its label, and its content or why it has none."""
+class ShardResult:
+    """What became of a planned shard.
 
-    picture: PictureFile
-    label: int | None
-    content: bytes | Rejected
+    Args:
+        name: its file name.
+        shard: as stored; None where none of its samples is sound.
+        rejects: samples of it that are not stored.
+        bytes_in: bytes in the source of those that are.
+    """
+
+    name: str
+    shard: StoredShard | None
+    rejects: tuple[Rejected, ...]
+    bytes_in: int
 
 
-_Listed = tuple[PictureFile, int | None]
+@dataclass(frozen=True, slots=True)
+class Run:
+    """Some samples of a shard, read and checked.
+
+    Args:
+        samples: how many there were.
+        bytes_seen: their bytes in the source.
+        records: keys and values of the sound ones.
+        bytes_in: their bytes in the source.
+        rejects: the others.
+    """
+
+    samples: int
+    bytes_seen: int
+    records: list[tuple[str, Record]]
+    bytes_in: int
+    rejects: list[Rejected]
+
+
+CountRun = Callable[[Run], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,94 +114,88 @@ def conversion_threads(num_readers: int) -> Iterator[Threads]:
 
 
 class Pipeline:
-    """Stores planned shards, once.
+    """Stores planned shards.
 
     Args:
         store: where to; already entered.
-        root: folder that the pictures' paths are relative to.
-        schema: fields ``image`` and, for sources with classes, ``label``.
+        listing: of the source.
+        read: reads samples of the source.
+        options: how samples become records.
         threads: who reads, decodes and appends.
-        zstd_level: of fields with codec ``zstd``.
-        decode_check: decode every picture fully.
-        max_rejects: bad pictures that are tolerated; None for any number.
-        rejects: bad files met already.
-        progress: called from the pipeline's thread after every run of samples.
+        begin: awaited before anything of a shard is stored.
+        count: called in the event loop's thread after every run of samples; may raise.
     """
 
     def __init__(
         self,
         store: Store,
-        root: Path,
-        schema: Schema,
-        *,
+        listing: Listing,
+        read: ReadSamples,
+        options: StoringOptions,
         threads: Threads,
-        zstd_level: int,
-        decode_check: bool,
-        max_rejects: int | None,
-        rejects: Sequence[Rejected] = (),
-        progress: ProgressCallback | None = None,
+        begin: Callable[[], Awaitable[None]],
+        count: CountRun,
     ) -> None:
         self._store = store
-        self._root = root
-        self._schema = schema
+        self._listing = listing
+        self._read = read
+        self._options = options
         self._threads = threads
-        self._zstd_level = zstd_level
         self._window_bytes = threads.num_readers * _RUNS_AHEAD_PER_THREAD * RUN_BYTES
-        self._decode_check = decode_check
-        self._max_rejects = max_rejects
-        self._progress = progress
+        self._begin = begin
+        self._count = count
         self._abort = threading.Event()
-        self._done = Progress(0, 0, 0, 0)
-        self.rejects: list[Rejected] = list(rejects)
-        self.bytes_in = 0
+        self._pictures = [f.name for f in options.schema.fields if f.type == "picture"]
+        self._stats = options.pictures.shaping() or None
 
-    async def run(self, plans: Sequence[ShardPlan]) -> list[StoredShard]:
-        """Store all shards, a few at a time; those without a sound sample are left out.
+    def abort(self) -> None:
+        """Let the threads give up what they are at; its results are not used."""
+        self._abort.set()
 
-        Raises:
-            RejectedError: more bad files than ``max_rejects``.
-        """
-        total = sum(len(plan.order) for plan in plans)
-        total_bytes = sum(p.size for plan in plans for p, _ in plan.samples())
-        self._done = Progress(0, total, 0, total_bytes)
-        self._check_rejects()
-        stored: list[StoredShard | None] = [None] * len(plans)
-
-        async def store(numbered: tuple[int, ShardPlan]) -> None:
-            place, plan = numbered
-            stored[place] = await self._store_shard(plan)
-
-        try:
-            await for_each(enumerate(plans), store, at_once=SHARDS_IN_FLIGHT)
-        finally:
-            self._abort.set()
-        return [shard for shard in stored if shard is not None]
-
-    async def _store_shard(self, plan: ShardPlan) -> StoredShard | None:
+    async def store_shard(self, plan: ShardPlan) -> ShardResult:
+        """Read, check and store the samples of one shard."""
         loop = asyncio.get_running_loop()
-        uuid = await loop.run_in_executor(self._threads.appenders, plan.uuid)
+        split = self._listing.splits[plan.split].name
         upload = ShardUpload(
-            self._store, plan.name, plan.split.name, self._schema, uuid, zstd_level=self._zstd_level
+            self._store,
+            plan.name,
+            split,
+            self._options.schema,
+            plan.uuid,
+            zstd_level=self._options.zstd_level,
         )
+        rejects: list[Rejected] = []
+        bytes_in = 0
         async with upload, aclosing(self._read_ahead(plan)) as runs:
-            async for samples in runs:
-                await loop.run_in_executor(self._threads.appenders, _add_sound, upload, samples)
-                self._count(samples)
+            async for run in runs:
+                await loop.run_in_executor(self._threads.appenders, self._append, upload, run)
+                bytes_in += run.bytes_in
+                rejects += run.rejects
+                self._count(run)
+                if upload.num_samples:
+                    await self._begin()
                 await upload.flush()
-            return await upload.finish()
+            shard = await upload.finish(self._stats)
+        return ShardResult(plan.name, shard, tuple(rejects), bytes_in)
 
-    async def _read_ahead(self, plan: ShardPlan) -> AsyncGenerator[list[_Sample], None]:
+    def _append(self, upload: ShardUpload, run: Run) -> None:
+        for key, record in run.records:
+            upload.add(record, key)
+
+    async def _read_ahead(self, plan: ShardPlan) -> AsyncGenerator[Run, None]:
         """Yield the runs of a shard in order, while later ones are read, up to the window."""
         loop = asyncio.get_running_loop()
-        ahead: deque[tuple[asyncio.Future[list[_Sample]], int]] = deque()
+        ahead: deque[tuple[asyncio.Future[Run], int]] = deque()
         ahead_bytes = 0
         try:
-            for listed, run_bytes in _runs(plan):
+            for places, run_bytes in self._runs(plan):
                 while ahead and ahead_bytes + run_bytes > self._window_bytes:
                     oldest, oldest_bytes = ahead.popleft()
                     ahead_bytes -= oldest_bytes
                     yield await oldest
-                reading = loop.run_in_executor(self._threads.readers, self._read_run, listed)
+                reading = loop.run_in_executor(
+                    self._threads.readers, self._read_run, plan.split, places
+                )
                 ahead.append((reading, run_bytes))
                 ahead_bytes += run_bytes
             while ahead:
@@ -168,58 +204,60 @@ class Pipeline:
             for future, _ in ahead:
                 future.cancel()
 
-    def _read_run(self, listed: list[_Listed]) -> list[_Sample]:
-        samples = []
-        for picture, label in listed:
+    def _runs(self, plan: ShardPlan) -> Iterator[tuple[list[int], int]]:
+        """Cut a shard's samples into runs of a few MiB, with the bytes of each."""
+        order = plan.order.tolist()
+        sizes = self._listing.splits[plan.split].sizes[plan.order].tolist()
+        run: list[int] = []
+        run_bytes = 0
+        for place, size in zip(order, sizes, strict=True):
+            if run and (run_bytes + size > RUN_BYTES or len(run) == RUN_SAMPLES):
+                yield run, run_bytes
+                run, run_bytes = [], 0
+            run.append(place)
+            run_bytes += size
+        if run:
+            yield run, run_bytes
+
+    def _read_run(self, split: int, places: list[int]) -> Run:
+        listed = self._listing.splits[split]
+        sizes = listed.sizes
+        run = Run(len(places), sum(int(sizes[place]) for place in places), [], 0, [])
+        bytes_in = 0
+        fitting = [place for place in places if self._fits(listed.keys[place], sizes[place], run)]
+        contents = self._read(split, fitting)
+        for place in fitting:
             if self._abort.is_set():
                 break
-            content = read_picture(self._root, picture, decode=self._decode_check)
-            samples.append(_Sample(picture, label, content))
-        return samples
+            key = listed.keys[place]
+            content = next(contents)
+            if not isinstance(content, Rejected):
+                content = self._checked(key, content)
+            if isinstance(content, Rejected):
+                run.rejects.append(content)
+            else:
+                run.records.append((key, content))
+                bytes_in += int(sizes[place])
+        return Run(run.samples, run.bytes_seen, run.records, bytes_in, run.rejects)
 
-    def _count(self, samples: list[_Sample]) -> None:
-        sound = [s for s in samples if isinstance(s.content, bytes)]
-        self.bytes_in += sum(s.picture.size for s in sound)
-        self.rejects.extend(s.content for s in samples if isinstance(s.content, Rejected))
-        self._check_rejects()
-        self._done = Progress(
-            self._done.samples + len(samples),
-            self._done.total_samples,
-            self._done.bytes_in + sum(s.picture.size for s in samples),
-            self._done.total_bytes,
-        )
-        if self._progress is not None:
-            self._progress(self._done)
+    def _fits(self, key: str, size: int, run: Run) -> bool:
+        if size <= DEFAULT_LIMITS.record_bytes:
+            return True
+        run.rejects.append(Rejected(key, f"{size} bytes are more than a record can have"))
+        return False
 
-    def _check_rejects(self) -> None:
-        if self._max_rejects is not None and len(self.rejects) > self._max_rejects:
-            last = self.rejects[-1]
-            raise RejectedError(
-                f"more than {self._max_rejects} bad files, nothing was published; the last was"
-                f" {utf8_name(last.path)}: {last.reason}",
-                self.rejects,
-            )
-
-
-def _add_sound(upload: ShardUpload, samples: list[_Sample]) -> None:
-    for sample in samples:
-        if isinstance(sample.content, Rejected):
-            continue
-        record: dict[str, object] = {"image": sample.content}
-        if sample.label is not None:
-            record["label"] = sample.label
-        upload.add(record, sample.picture.path)
-
-
-def _runs(plan: ShardPlan) -> Iterator[tuple[list[_Listed], int]]:
-    """Cut a shard's samples into runs of a few MiB, with the bytes of each."""
-    run: list[_Listed] = []
-    run_bytes = 0
-    for picture, label in plan.samples():
-        if run and (run_bytes + picture.size > RUN_BYTES or len(run) == RUN_SAMPLES):
-            yield run, run_bytes
-            run, run_bytes = [], 0
-        run.append((picture, label))
-        run_bytes += picture.size
-    if run:
-        yield run, run_bytes
+    def _checked(self, key: str, record: Record) -> Record | Rejected:
+        """Return the record as it is stored, its pictures checked and prepared."""
+        options = self._options
+        if not self._pictures:
+            return record
+        prepared = dict(record)
+        for name in self._pictures:
+            try:
+                prepared[name] = prepare_picture(
+                    record[name], options.pictures, decode=options.decode_check
+                )
+            except UnsoundPicture as fault:
+                where = "" if name == "image" else f"{name}: "
+                return Rejected(key, f"{where}{fault}")
+        return prepared

@@ -1,7 +1,7 @@
-"""Makes a set of stored shards a data set: sizes confirmed, sidecar, manifest, pointer last.
+"""Makes a set of stored shards a data set: confirmed, sidecar, manifest, pointer last.
 
-Until the pointer is there, nothing is: a run that was interrupted leaves shards that the next
-run overwrites, never a data set that is half there.
+Until the pointer is there, nothing is: a run that was interrupted leaves shards and a journal,
+never a data set that is half there.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from storage_backends import NotFound, Store
+from streamloader.convert.journal import confirm_shard
 from streamloader.convert.options import SAMPLE_ALIGN
 from streamloader.convert.parallel import for_each
 from streamloader.convert.upload import StoredShard
@@ -25,10 +26,11 @@ from streamloader.dts import (
     manifest_name,
     sidecar_name,
 )
-from streamloader.errors import ConfigError, ShardError
+from streamloader.errors import ConfigError
 
 FIRST_REVISION = 1
 CREATED_BY = "streamloader convert"
+_MANIFEST_MAX_BYTES = 256 << 20
 _CONFIRMATIONS_IN_FLIGHT = 16
 
 
@@ -53,6 +55,23 @@ class Publication:
     export_seed: int | None
 
 
+async def published_names(store: Store) -> list[str]:
+    """Return the manifests and the pointer at a destination; empty where no data set is.
+
+    Raises:
+        StorageError: there is no such place, or no way in.
+    """
+    await store.check()
+    try:
+        taken = [info.key async for info in store.list("manifest-")]
+        taken += [info.key async for info in store.list(POINTER_NAME)]
+    except NotFound as error:
+        if error.code == "NoSuchBucket":
+            raise
+        return []  # check() has passed, so this is a folder that is yet to be made
+    return taken
+
+
 async def require_free(store: Store) -> None:
     """Check that the destination can be used and holds no data set.
 
@@ -60,17 +79,17 @@ async def require_free(store: Store) -> None:
         ConfigError: it holds one.
         StorageError: there is no such place, or no way in.
     """
-    await store.check()
-    try:
-        taken = [info.key async for info in store.list("manifest-")]
-        taken += [info.key async for info in store.list(POINTER_NAME)]
-    except NotFound:  # check() has passed, so this is a folder that is yet to be made
-        return
+    taken = await published_names(store)
     if taken:
-        raise ConfigError(
-            f"{store.url} already holds a data set ({taken[0]}); choose another destination or"
-            " remove it first"
-        )
+        raise holds_a_data_set(store, taken[0])
+
+
+def holds_a_data_set(store: Store, name: str) -> ConfigError:
+    """The error of a destination that is taken."""
+    return ConfigError(
+        f"{store.url} already holds a data set ({name}); choose another destination, replace it"
+        " with --overwrite, or add to it with `streamloader append`"
+    )
 
 
 async def publish(
@@ -83,36 +102,72 @@ async def publish(
         ConfigError: somebody else published there in the meantime.
         StorageError: the storage failed.
     """
-    await _confirm_all(store, shards)
-    manifest, sidecar = _manifest(shards, publication)
-    name, content = manifest_name(manifest.rev), manifest.to_bytes()
-    await store.put(manifest.sidecar.name, sidecar)
-    if not await store.put_if_absent(name, content):
-        raise AlreadyPublishedError(
-            f"another writer published {name} at {store.url} in the meantime; choose another"
-            " destination"
-        )
-    pointer = Pointer(manifest.rev, name, hashlib.sha256(content).hexdigest())
-    try:
-        await store.put(POINTER_NAME, pointer.to_bytes())
-    except BaseException:
-        # Nothing can read it without the pointer, and it would keep the next run from trying.
-        await store.delete(name)
-        raise
+    await confirm_all(store, shards)
+    manifest, sidecar = first_manifest(shards, publication)
+    await publish_manifest(store, manifest, sidecar, resumable=False)
     return manifest
 
 
-async def _confirm_all(store: Store, shards: Sequence[StoredShard]) -> None:
-    """Ask the store for every shard: what it acknowledged must be there, whole."""
+async def publish_manifest(
+    store: Store, manifest: Manifest, sidecar: bytes, *, resumable: bool
+) -> None:
+    """Publish a manifest: its sidecar first, the pointer last.
+
+    A manifest of the same bytes may be there: from a run that was killed before the pointer, or
+    from another run of the same conversion. Who writes the pointer has published.
+
+    Args:
+        store: the destination.
+        manifest: what is published.
+        sidecar: content of its sidecar.
+        resumable: leave the manifest if the pointer cannot be written, for the run that goes on.
+
+    Raises:
+        AlreadyPublishedError: somebody else did.
+        StorageError: the storage failed.
+    """
+    name, content = manifest_name(manifest.rev), manifest.to_bytes()
+    await store.put(manifest.sidecar.name, sidecar)
+    if (
+        not await store.put_if_absent(name, content)
+        and await store.read(name, max_bytes=_MANIFEST_MAX_BYTES) != content
+    ):
+        raise _too_late(store, name)
+    pointer = Pointer(manifest.rev, name, hashlib.sha256(content).hexdigest())
+    try:
+        await _put_pointer(store, pointer)
+    except AlreadyPublishedError:
+        raise
+    except BaseException:
+        if not resumable:
+            # Nothing can read it without the pointer, and it would keep the next run from trying.
+            await store.delete(name)
+        raise
+
+
+async def _put_pointer(store: Store, pointer: Pointer) -> None:
+    if pointer.rev > FIRST_REVISION:
+        await store.put(POINTER_NAME, pointer.to_bytes())
+    elif not await store.put_if_absent(POINTER_NAME, pointer.to_bytes()):
+        raise _too_late(store, POINTER_NAME)
+
+
+def _too_late(store: Store, name: str) -> AlreadyPublishedError:
+    return AlreadyPublishedError(
+        f"another writer published {name} at {store.url} in the meantime; this run added nothing"
+        " to it, choose another destination if it should have"
+    )
+
+
+async def confirm_all(store: Store, shards: Sequence[StoredShard]) -> None:
+    """Ask the store for every shard: what it acknowledged must be there, whole.
+
+    Raises:
+        ShardError: a shard is not there in full.
+    """
 
     async def confirm(shard: StoredShard) -> None:
-        info = await store.info(shard.name)
-        if info.size != shard.summary.bytes:
-            raise ShardError(
-                f"the store has {info.size} bytes of it, {shard.summary.bytes} were written;"
-                " is another conversion writing to the same place?",
-                shard=shard.name,
-            )
+        await confirm_shard(store, shard.summary.entry(shard.name))
 
     await for_each(shards, confirm, at_once=_CONFIRMATIONS_IN_FLIGHT)
 
@@ -126,7 +181,9 @@ def split_samples(shards: Sequence[StoredShard]) -> dict[str, int]:
     return counts
 
 
-def _manifest(shards: Sequence[StoredShard], publication: Publication) -> tuple[Manifest, bytes]:
+def first_manifest(
+    shards: Sequence[StoredShard], publication: Publication
+) -> tuple[Manifest, bytes]:
     """Return the manifest and the bytes of the sidecar that it names."""
     splits = _splits(shards)
     split_starts = [entry.first_shard for entry in splits.values()] or [0]

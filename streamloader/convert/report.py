@@ -28,12 +28,13 @@ _KIND_ORDER = {RejectKind.BAD: 0, RejectKind.OTHER: 1, RejectKind.HIDDEN: 2}
 
 @dataclass(frozen=True, slots=True)
 class Rejected:
-    """One file or folder that was left out.
+    """One sample, file or folder that was left out.
 
     Args:
-        path: relative to the source, as the file system gives it (surrogateescape).
+        path: relative to the source, as the file system gives it (surrogateescape); for samples
+            that are no files, their key.
         reason: what it is, or what is wrong with it.
-        kind: a bad picture, another file, or a hidden one.
+        kind: a bad sample, another file, or a hidden one.
     """
 
     path: str
@@ -89,6 +90,9 @@ class ConvertReport:
         block_samples: samples per block.
         fingerprint: SHA-256 of the manifest, in hex.
         warnings: sentences for the user.
+        resumed_shards: shards that an earlier run had stored.
+        revision: of the data set, 1 for a new one.
+        total_samples: samples of the data set, with those of earlier revisions.
     """
 
     url: str
@@ -103,6 +107,9 @@ class ConvertReport:
     block_samples: int
     fingerprint: str
     warnings: tuple[str, ...]
+    resumed_shards: int = 0
+    revision: int = 1
+    total_samples: int = 0
 
     def to_json(self) -> dict[str, Any]:
         """Return the report as JSON values; of ``rejected`` the first 1,000."""
@@ -119,6 +126,9 @@ class ConvertReport:
             "block_samples": self.block_samples,
             "fingerprint": self.fingerprint,
             "warnings": list(self.warnings),
+            "resumed_shards": self.resumed_shards,
+            "revision": self.revision,
+            "total_samples": self.total_samples,
         }
 
 

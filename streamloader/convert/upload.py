@@ -76,13 +76,17 @@ class ShardUpload:
             )
         pending, self._pending, self.bytes_pending = self._pending, [], 0
         if pending:
-            await self._object.write(b"".join(pending))
+            await self._object.write_all(pending)
 
-    async def finish(self) -> StoredShard | None:
-        """Write the tail and make the shard appear; None, and no shard, without samples."""
+    async def finish(self, stats: Mapping[str, Any] | None = None) -> StoredShard | None:
+        """Write the tail and make the shard appear; None, and no shard, without samples.
+
+        Args:
+            stats: what the shard says of itself, as JSON values.
+        """
         if not self.num_samples:
             return None
-        summary = self._writer.finish()
+        summary = self._writer.finish(stats)
         await self.flush()
         await self._stack.aclose()
         return StoredShard(self._name, self._split, summary)

@@ -36,6 +36,7 @@ from streamloader.dts.pictures import (
 )
 from streamloader.dts.record_bytes import copy_rows
 from streamloader.dts.schema import Schema
+from streamloader.dts.schema_union import unite
 from streamloader.dts.shard_summary import ShardSummary
 from streamloader.dts.shard_table import ShardEntry, ShardTable
 from streamloader.dts.sidecar import Sidecar, build_sidecar
@@ -100,4 +101,5 @@ __all__ = [
     "require_zstandard",
     "shard_uuid",
     "sidecar_name",
+    "unite",
 ]

@@ -135,7 +135,9 @@ class ShardWriter:
         if extent > used:
             parts.append(bytes(extent - used))
         self._write_head()
-        self._write(b"".join(parts))
+        for part in parts:
+            # The sink may keep what it is given, and only bytes are sure to stay as they are.
+            self._write(part if type(part) is bytes else bytes(part))
         self._index.add(columns, payload, [len(data) for data in raw], headers, raw_key, extent)
 
     def finish(self, stats: Mapping[str, Any] | None = None) -> ShardSummary:

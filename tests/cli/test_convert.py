@@ -115,10 +115,10 @@ def test_an_interrupted_run_ends_with_130_and_publishes_nothing(
         "import sys\n"
         "from streamloader.convert.pipeline import Pipeline\n"
         "from streamloader.cli import main\n"
-        "def block(self, listed):\n"
+        "def block(self, split, places):\n"
         "    print('blocked', file=sys.stderr, flush=True)\n"
         "    self._abort.wait()\n"
-        "    return []\n"
+        "    raise AssertionError('its result is not used')\n"
         "Pipeline._read_run = block\n"
         "main()\n"
     )

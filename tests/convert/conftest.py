@@ -6,10 +6,14 @@ import io
 import os
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 from PIL import Image
+
+from storage_backends import open_store
+from streamloader.fetch import LoopThread
 
 HOSTILE = Path(__file__).parents[1] / "hostile"
 # Repositories and archives often carry links as files that hold their target.
@@ -88,3 +92,21 @@ def contents() -> Callable[[Path], dict[str, bytes]]:
         }
 
     return read
+
+
+@pytest.fixture
+def upload() -> Callable[..., None]:
+    """Copy every file of a folder into a bucket: ``upload(folder, url, storage_options)``."""
+
+    async def put_all(contents: dict[str, bytes], url: str, options: dict[str, Any]) -> None:
+        async with open_store(url, **options) as store:
+            for key, content in contents.items():
+                await store.put(key, content)
+
+    def run(folder: Path, url: str, options: dict[str, Any]) -> None:
+        files = sorted(path for path in folder.rglob("*") if path.is_file())
+        contents = {str(path.relative_to(folder)): path.read_bytes() for path in files}
+        with LoopThread("upload-loop") as loop:
+            loop.run(put_all(contents, url, options))
+
+    return run

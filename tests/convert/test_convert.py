@@ -209,7 +209,7 @@ def test_a_source_without_one_sound_picture_leaves_nothing(tmp_path: Path) -> No
     (tmp_path / "src" / "c").mkdir(parents=True)
     for number in range(3):
         (tmp_path / "src" / "c" / f"{number}.jpg").write_bytes(b"<html></html>")
-    with pytest.raises(RejectedError, match="none of the pictures is sound") as caught:
+    with pytest.raises(RejectedError, match="none of the samples is sound") as caught:
         convert(tmp_path / "src", tmp_path / "out")
     assert len(caught.value.rejected) == 3
     assert not (tmp_path / "out").exists()
@@ -248,7 +248,7 @@ def test_a_failure_in_a_worker_is_the_failure_of_the_conversion(
     def fail(*args: Any, **options: Any) -> bytes:
         raise MemoryError("worker")
 
-    monkeypatch.setattr(pipeline, "read_picture", fail)
+    monkeypatch.setattr(pipeline, "prepare_picture", fail)
     before = threading.active_count()
     with pytest.raises(MemoryError, match="worker"):
         convert(class_tree, tmp_path / "out", jobs=4)

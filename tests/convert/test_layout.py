@@ -11,8 +11,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from streamloader.convert.layout import Source, read_source
 from streamloader.convert.report import RejectKind
+from streamloader.convert.sources.folder_layout import FolderLayout, read_layout
+from streamloader.convert.sources.places import open_place
 from streamloader.errors import ConfigError
 
 EXPECTED = json.loads(
@@ -21,7 +22,11 @@ EXPECTED = json.loads(
 MakeTree = Callable[[str], Path]
 
 
-def keys(source: Source) -> list[str]:
+def read_source(root: Path) -> FolderLayout:
+    return read_layout(open_place(str(root)))
+
+
+def keys(source: FolderLayout) -> list[str]:
     return [picture.path for split in source.splits for picture in split.pictures]
 
 

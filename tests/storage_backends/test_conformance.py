@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import itertools
 import mmap
 from collections.abc import Awaitable, Callable
 from contextlib import ExitStack
@@ -322,6 +324,40 @@ async def test_a_writer_takes_a_copy_of_what_it_is_given(store: Store) -> None:
         reused[:] = b"two"
         await writer.write(reused)
     assert await store.read("a") == b"onetwo"
+
+
+async def test_pieces_are_written_as_if_they_were_one(store: Store) -> None:
+    content = big_content()
+    # More pieces than a system call takes, empty ones and a large one among them.
+    cuts = [0, 0, *range(7, 40_000, 17), 2 * 2**20, len(content)]
+    pieces = [memoryview(content)[a:b] for a, b in itertools.pairwise(cuts)]
+    async with store.open_writer("a") as writer:
+        await writer.write(b"first")
+        await writer.write_all(pieces)
+        await writer.write_all([])
+        await writer.write_all([bytearray(b"la"), b"st"])
+        assert writer.bytes_written == len(content) + 9
+    assert await store.read("a") == b"first" + content + b"last"
+
+
+async def test_an_unfinished_write_is_listed_and_discarded(place: Any) -> None:
+    options = {**place.options, **({"part_bytes": 5 * 2**20} if place.options else {})}
+    async with open_store(place.url, **options) as store:
+        await store.put("done", b"x")
+        assert [write.key async for write in store.unfinished()] == []
+        writer = store.open_writer("deep/a")
+        with contextlib.suppress(StorageError):
+            async with writer:
+                # Two full parts: the first is sent when the second begins.
+                await writer.write(big_content()[: 5 * 2**20])
+                await writer.write(big_content())
+                (found,) = [write async for write in store.unfinished()]
+                assert found.key.startswith("deep/")
+                await store.discard(found)
+                await store.discard(found)
+                assert [write.key async for write in store.unfinished()] == []
+                raise StorageError("enough", url=place.url)
+        assert await keys(store) == ["done"]
 
 
 async def test_a_writer_outside_its_block_is_refused(store: Store) -> None:

@@ -10,21 +10,16 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from streamloader.convert.folder import (
-    LAYOUT_WANTED,
-    SPLIT_NAMES,
-    PictureFile,
-    Tree,
-    scan_tree,
-)
 from streamloader.convert.report import Rejected, utf8_name
+from streamloader.convert.sources.folder_scan import LAYOUT_WANTED, SPLIT_NAMES, Tree, scan
+from streamloader.convert.sources.places import Folder, Place, SourceFile
 from streamloader.errors import ConfigError
 
 _NAMES_IN_WARNING = 5
 
 
 @dataclass(frozen=True, slots=True)
-class SplitSource:
+class FolderSplit:
     """The pictures of one split, in code-point order of their paths.
 
     Args:
@@ -34,16 +29,15 @@ class SplitSource:
     """
 
     name: str | None
-    pictures: tuple[PictureFile, ...]
+    pictures: tuple[SourceFile, ...]
     labels: npt.NDArray[np.int64] | None
 
 
 @dataclass(frozen=True, slots=True)
-class Source:
+class FolderLayout:
     """A folder as the converter understands it.
 
     Args:
-        root: the folder.
         splits: at least one; the only one has no name where the source has no splits.
         classes: names of the class folders in code-point order, the same list for all splits;
             empty for flat sources.
@@ -51,40 +45,46 @@ class Source:
         warnings: sentences for the user.
     """
 
-    root: Path
-    splits: tuple[SplitSource, ...]
+    splits: tuple[FolderSplit, ...]
     classes: tuple[str, ...]
     rejects: tuple[Rejected, ...]
     warnings: tuple[str, ...]
 
 
-def read_source(root: str | os.PathLike[str]) -> Source:
+def read_layout(place: Place, *, mixed: bool = False) -> FolderLayout:
     """Scan a folder and decide what it is.
 
     The top-level folders are splits if all of them are named train, val, validation or test;
     else they are classes. Pictures that lie in no class folder make a flat source without
     labels; a mixture of both is refused.
 
+    Args:
+        place: the folder or bucket.
+        mixed: allow a mixture, where labels come from elsewhere; there are no classes then.
+
     Raises:
         ConfigError: no folder, no pictures in it, a mixture of layouts, or not readable.
+        StorageError: the bucket cannot be read.
     """
-    root = require_folder(root)
-    tree = scan_tree(root)
+    if isinstance(place, Folder):
+        require_folder(os.path.join(place.url, place.only) if place.only else place.url)
+    root = utf8_name(place.url)
+    tree = scan(place)
     if not tree.pictures:
-        raise ConfigError(f"no pictures in {utf8_name(str(root))}; {LAYOUT_WANTED}")
+        raise ConfigError(f"no pictures in {root}; {LAYOUT_WANTED}")
     prefixes = _split_prefixes(tree)
     class_lists = [_class_folders(tree, prefix) for prefix in prefixes]
     groups = [_group(tree, prefix) for prefix in prefixes]
-    flat = _is_flat(root, groups, prefixes)
+    flat = mixed or _is_flat(root, groups, prefixes)
     classes = () if flat else tuple(sorted(set().union(*class_lists)))
     splits = tuple(
-        SplitSource(prefix.rstrip("/") or None, pictures, _labels(pictures, prefix, classes))
+        FolderSplit(prefix.rstrip("/") or None, pictures, _labels(pictures, prefix, classes))
         for prefix, pictures in zip(prefixes, groups, strict=True)
         if pictures
     )
     _check_class_names(classes)
     warnings = (*_warn_empty(prefixes, groups, splits, classes), *_warn_repeated(tree))
-    return Source(root, splits, classes, tuple(tree.rejects), warnings)
+    return FolderLayout(splits, classes, tuple(tree.rejects), warnings)
 
 
 def require_folder(root: str | os.PathLike[str]) -> Path:
@@ -114,11 +114,11 @@ def _class_folders(tree: Tree, prefix: str) -> set[str]:
     return {folder for folder in below if folder and "/" not in folder}
 
 
-def _group(tree: Tree, prefix: str) -> tuple[PictureFile, ...]:
+def _group(tree: Tree, prefix: str) -> tuple[SourceFile, ...]:
     return tuple(picture for picture in tree.pictures if picture.path.startswith(prefix))
 
 
-def _is_flat(root: Path, groups: Iterable[tuple[PictureFile, ...]], prefixes: list[str]) -> bool:
+def _is_flat(root: str, groups: Iterable[tuple[SourceFile, ...]], prefixes: list[str]) -> bool:
     """Tell whether no picture is in a class folder; refuse a mixture."""
     loose: str | None = None
     filed: str | None = None
@@ -130,7 +130,7 @@ def _is_flat(root: Path, groups: Iterable[tuple[PictureFile, ...]], prefixes: li
                 loose = loose or picture.path
     if loose is not None and filed is not None:
         raise ConfigError(
-            f"{utf8_name(str(root))} has pictures inside class folders ({utf8_name(filed)}) and"
+            f"{root} has pictures inside class folders ({utf8_name(filed)}) and"
             f" outside of any ({utf8_name(loose)}), so labels would be a guess; move them into"
             " class folders or convert the two apart"
         )
@@ -138,7 +138,7 @@ def _is_flat(root: Path, groups: Iterable[tuple[PictureFile, ...]], prefixes: li
 
 
 def _labels(
-    pictures: tuple[PictureFile, ...], prefix: str, classes: tuple[str, ...]
+    pictures: tuple[SourceFile, ...], prefix: str, classes: tuple[str, ...]
 ) -> npt.NDArray[np.int64] | None:
     if not classes:
         return None
@@ -162,8 +162,8 @@ def _check_class_names(classes: tuple[str, ...]) -> None:
 
 def _warn_empty(
     prefixes: list[str],
-    groups: list[tuple[PictureFile, ...]],
-    splits: tuple[SplitSource, ...],
+    groups: list[tuple[SourceFile, ...]],
+    splits: tuple[FolderSplit, ...],
     classes: tuple[str, ...],
 ) -> list[str]:
     warnings = [

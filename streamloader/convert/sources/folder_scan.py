@@ -1,4 +1,4 @@
-"""Scans a folder of pictures: class folders, a flat folder, or splits of either.
+"""Scans a folder or bucket of pictures: class folders, a flat folder, or splits of either.
 
 What counts as what is decided here from names, file types and, for names that do not claim to
 be pictures, the first bytes; whether a picture is sound is found out when it is read.
@@ -14,12 +14,20 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from streamloader.convert.report import Rejected, RejectKind, utf8_name
+from streamloader.convert.sources.places import (
+    Bucket,
+    FileRange,
+    Folder,
+    Place,
+    SourceFile,
+    is_hidden,
+    open_nonblocking,
+)
 from streamloader.errors import ConfigError
 
 PICTURE_EXTENSIONS = frozenset(
     ".jpg .jpeg .jpe .jfif .png .webp .gif .bmp .tif .tiff .avif .heic .heif .mpo .ppm".split()  # noqa: SIM905  a table of one line
 )
-HIDDEN_NAMES = frozenset({"__macosx", "thumbs.db", "desktop.ini"})
 SPLIT_NAMES = frozenset({"train", "val", "validation", "test"})
 
 LAYOUT_WANTED = (
@@ -29,19 +37,6 @@ LAYOUT_WANTED = (
 
 _SNIFF_BYTES = 16
 _PICTURE_MARKS = (b"\xff\xd8\xff", b"\x89PNG\r\n\x1a\n", b"GIF87a", b"GIF89a")
-
-
-@dataclass(frozen=True, slots=True)
-class PictureFile:
-    """A file that is taken for a picture.
-
-    Args:
-        path: relative to the source, with ``/``; bytes that are not UTF-8 as surrogates.
-        size: its bytes when the folder was listed.
-    """
-
-    path: str
-    size: int
 
 
 @dataclass(slots=True)
@@ -55,10 +50,23 @@ class Tree:
         repeated: links to folders that are read elsewhere; they are not followed again.
     """
 
-    pictures: list[PictureFile] = field(default_factory=list)
+    pictures: list[SourceFile] = field(default_factory=list)
     rejects: list[Rejected] = field(default_factory=list)
     folders: list[str] = field(default_factory=list)
     repeated: list[str] = field(default_factory=list)
+
+
+def scan(place: Place) -> Tree:
+    """List a folder or bucket.
+
+    Raises:
+        ConfigError: it, or a folder below it, cannot be read.
+        StorageError: the bucket cannot be read.
+    """
+    if isinstance(place, Bucket):
+        return scan_bucket(place)
+    assert isinstance(place, Folder)
+    return scan_tree(Path(place.url))
 
 
 def scan_tree(root: Path) -> Tree:
@@ -72,7 +80,52 @@ def scan_tree(root: Path) -> Tree:
     """
     walk = _Walk(root)
     walk.run()
-    tree = walk.tree
+    return _sorted(walk.tree)
+
+
+def scan_bucket(bucket: Bucket) -> Tree:
+    """List what a bucket has below a prefix; its folders are what lies before the slashes.
+
+    Empty objects whose key ends in a slash are the folders of consoles and no samples.
+    """
+    tree = Tree()
+    folders: set[str] = set()
+    unnamed: list[SourceFile] = []
+    hidden: dict[str, str] = {}
+    for file in bucket.list_all():
+        parts = file.path.split("/")
+        unseen = next((n for n, part in enumerate(parts) if is_hidden(part)), None)
+        if unseen is not None:
+            is_folder = unseen < len(parts) - 1
+            hidden["/".join(parts[: unseen + 1])] = "folder" if is_folder else "file"
+            continue
+        folders.update("/".join(parts[:n]) for n in range(1, len(parts)))
+        if parts[-1] == "" and file.size == 0:
+            continue
+        if _has_picture_name(parts[-1] or parts[-2]):
+            tree.pictures.append(file)
+        else:
+            unnamed.append(file)
+    tree.folders = [folder for folder in folders if folder]
+    tree.rejects += [
+        Rejected(path, f"hidden {what}", RejectKind.HIDDEN) for path, what in hidden.items()
+    ]
+    _take_unnamed(bucket, unnamed, tree)
+    return _sorted(tree)
+
+
+def _take_unnamed(bucket: Bucket, files: list[SourceFile], tree: Tree) -> None:
+    with bucket.reading() as read:
+        starts = read([FileRange(file, 0, min(_SNIFF_BYTES, file.size)) for file in files])
+        for file, first in zip(files, starts, strict=True):
+            if isinstance(first, bytes) and _starts_a_picture(first):
+                tree.pictures.append(file)
+            else:
+                reason = "not a picture, by its name and first bytes"
+                tree.rejects.append(Rejected(file.path, reason, RejectKind.OTHER))
+
+
+def _sorted(tree: Tree) -> Tree:
     tree.pictures.sort(key=lambda picture: picture.path)
     tree.rejects.sort(key=lambda reject: reject.path)
     tree.folders.sort()
@@ -125,7 +178,7 @@ class _Walk:
     def _take(
         self, entry: os.DirEntry[str], path: str, folders: list[str], links: list[str]
     ) -> None:
-        if _is_hidden(entry.name):
+        if is_hidden(entry.name):
             what = "folder" if entry.is_dir(follow_symlinks=False) else "file"
             self._reject(path, f"hidden {what}", RejectKind.HIDDEN)
             return
@@ -140,7 +193,7 @@ class _Walk:
             reason = f"{_special_kind(status.st_mode)}, not a regular file"
             self._reject(path, reason, _kind_by_name(entry.name))
         elif _has_picture_name(entry.name):
-            self.tree.pictures.append(PictureFile(path, status.st_size))
+            self.tree.pictures.append(SourceFile(path, status.st_size))
         else:
             self._take_by_first_bytes(path, status.st_size)
 
@@ -153,7 +206,7 @@ class _Walk:
             self._reject(path, reason, RejectKind.OTHER)
             return
         if _starts_a_picture(first):
-            self.tree.pictures.append(PictureFile(path, size))
+            self.tree.pictures.append(SourceFile(path, size))
         else:
             self._reject(path, "not a picture, by its name and first bytes", RejectKind.OTHER)
 
@@ -171,10 +224,6 @@ def _readable(root: str, folder: str) -> Iterator[None]:
             f"cannot read the folder {utf8_name(os.path.join(root, folder))}: {error.strerror};"
             " make it readable or move it out of the source"
         ) from error
-
-
-def _is_hidden(name: str) -> bool:
-    return name.startswith(".") or name.lower() in HIDDEN_NAMES
 
 
 def _has_picture_name(name: str) -> bool:
@@ -202,11 +251,6 @@ _SPECIAL_KINDS = (
 
 def _special_kind(mode: int) -> str:
     return next((kind for is_kind, kind in _SPECIAL_KINDS if is_kind(mode)), "a special file")
-
-
-def open_nonblocking(path: str, flags: int) -> int:
-    """Open without waiting: a file may have become a FIFO since it was listed."""
-    return os.open(path, flags | os.O_NONBLOCK | os.O_CLOEXEC)
 
 
 def _starts_a_picture(first: bytes) -> bool:

@@ -1,0 +1,95 @@
+"""Pictures as files: in class folders or flat, of this machine or in a bucket."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import numpy as np
+
+from streamloader.convert.report import Rejected, utf8_name
+from streamloader.convert.sources.folder_layout import FolderLayout, FolderSplit, read_layout
+from streamloader.convert.sources.places import FileRange, Place, ReadRanges, SourceFile, Unreadable
+from streamloader.convert.sources.source import (
+    Listing,
+    ReadSamples,
+    Record,
+    Source,
+    SplitListing,
+)
+from streamloader.dts import Field
+
+IMAGE = Field("image", "picture")
+LABEL = Field("label", "i8")
+
+_TABLES_OF_OTHERS = frozenset({"metadata.csv", "metadata.jsonl", "metadata.parquet"})
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class FolderSource(Source):
+    """Files as they are, and with class folders the place of the folder among the classes.
+
+    Args:
+        place: where the files are.
+        listing: keys are the paths.
+        files: of each split.
+    """
+
+    place: Place
+    listing: Listing
+    files: tuple[tuple[SourceFile, ...], ...]
+
+    @classmethod
+    def scan(cls, place: Place) -> FolderSource:
+        """List a folder or bucket; see ``read_layout``."""
+        layout = read_layout(place)
+        listing = Listing(
+            fields=(IMAGE, LABEL) if layout.classes else (IMAGE,),
+            splits=tuple(map(_split_listing, layout.splits)),
+            classes=tuple(map(utf8_name, layout.classes)),
+            rejects=layout.rejects,
+            warnings=(*layout.warnings, *_warn_tables(layout)),
+        )
+        return cls(place, listing, tuple(split.pictures for split in layout.splits))
+
+    @contextmanager
+    def reading(self) -> Iterator[ReadSamples]:
+        with self.place.reading() as read_ranges:
+
+            def read(split: int, places: Sequence[int]) -> Iterator[Record | Rejected]:
+                return self._read(read_ranges, split, places)
+
+            yield read
+
+    def _read(
+        self, read_ranges: ReadRanges, split: int, places: Sequence[int]
+    ) -> Iterator[Record | Rejected]:
+        files = self.files[split]
+        labels = self.listing.splits[split].labels
+        contents = read_ranges([FileRange.whole(files[place]) for place in places])
+        for place, content in zip(places, contents, strict=True):
+            if isinstance(content, Unreadable):
+                yield Rejected(files[place].path, content.reason)
+            elif labels is None:
+                yield {"image": content}
+            else:
+                yield {"image": content, "label": int(labels[place])}
+
+
+def _warn_tables(layout: FolderLayout) -> list[str]:
+    """Say of tables that other libraries would read by their name that they are not read."""
+    tables = [r.path for r in layout.rejects if r.path.rpartition("/")[2] in _TABLES_OF_OTHERS]
+    return [
+        f"{utf8_name(path)} is not used; give it with --labels if it says what the pictures are"
+        for path in tables
+    ]
+
+
+def _split_listing(split: FolderSplit) -> SplitListing:
+    return SplitListing(
+        name=split.name,
+        keys=[file.path for file in split.pictures],
+        sizes=np.fromiter((file.size for file in split.pictures), np.int64, len(split.pictures)),
+        labels=split.labels,
+    )

@@ -1,0 +1,268 @@
+"""Where the files of a source lie: a folder or a bucket, listed and read the same way."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import stat
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass, field
+from typing import Any, TypeAlias
+
+from storage_backends import Changed, NotFound, Store, Truncated, open_store
+from streamloader.convert.report import utf8_name
+from streamloader.errors import ConfigError
+from streamloader.fetch import LoopThread, all_or_cancel
+
+_READS_IN_FLIGHT = 64
+_HIDDEN_NAMES = frozenset({"__macosx", "thumbs.db", "desktop.ini"})
+
+
+@dataclass(frozen=True, slots=True)
+class SourceFile:
+    """One file of a source.
+
+    Args:
+        path: relative to the source, with ``/``; bytes that are not UTF-8 as surrogates.
+        size: its bytes when it was listed.
+        etag: what a bucket knows its content by; None for local files.
+    """
+
+    path: str
+    size: int
+    etag: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class FileRange:
+    """Bytes of a file to read."""
+
+    file: SourceFile
+    offset: int
+    length: int
+
+    @classmethod
+    def whole(cls, file: SourceFile) -> FileRange:
+        """All of a file."""
+        return cls(file, 0, file.size)
+
+
+@dataclass(frozen=True, slots=True)
+class Unreadable:
+    """Why a range has no bytes, in words that follow the file's name."""
+
+    reason: str
+
+
+ReadRanges: TypeAlias = Callable[[Sequence[FileRange]], Iterator[bytes | Unreadable]]
+"""Gives the bytes of each range, in order; may be called from several threads at once."""
+
+
+class Place(ABC):
+    """A folder, or what is below a prefix of a bucket.
+
+    Attributes:
+        url: how messages call it.
+    """
+
+    url: str
+
+    @abstractmethod
+    def list_files(self) -> list[SourceFile]:
+        """Every file that is not hidden, in code-point order of the paths."""
+
+    @abstractmethod
+    def reading(self) -> AbstractContextManager[ReadRanges]:
+        """Hold what reading needs, and give the function that reads."""
+
+
+@dataclass(frozen=True, slots=True)
+class Folder(Place):
+    """A folder of this machine.
+
+    Args:
+        url: its path.
+        only: name of the one file in it that is the source; None for all.
+    """
+
+    url: str
+    only: str | None = None
+
+    def list_files(self) -> list[SourceFile]:
+        if self.only is not None:
+            return [SourceFile(self.only, os.stat(os.path.join(self.url, self.only)).st_size)]
+        found: list[SourceFile] = []
+        for folder, folders, names in os.walk(self.url, onerror=_unlistable, followlinks=False):
+            folders[:] = [name for name in folders if not is_hidden(name)]
+            for name in names:
+                path = os.path.join(folder, name)
+                if is_hidden(name) or not os.path.isfile(path):
+                    continue
+                relative = os.path.relpath(path, self.url)
+                found.append(SourceFile(relative, os.stat(path).st_size))
+        return sorted(found, key=lambda file: file.path)
+
+    @contextmanager
+    def reading(self) -> Iterator[ReadRanges]:
+        yield self._read
+
+    def _read(self, ranges: Sequence[FileRange]) -> Iterator[bytes | Unreadable]:
+        for wanted in ranges:
+            yield read_local(os.path.join(self.url, wanted.file.path), wanted)
+
+
+@dataclass(frozen=True, slots=True)
+class Bucket(Place):
+    """Objects of a bucket.
+
+    Args:
+        url: ``s3://bucket/prefix``.
+        options: of ``open_store``.
+        only: key of the one object below it that is the source; None for all.
+    """
+
+    url: str
+    options: Mapping[str, Any] = field(default_factory=dict, repr=False)
+    only: str | None = None
+
+    def list_files(self) -> list[SourceFile]:
+        """Every object that is neither hidden nor an empty marker of a folder."""
+        return [
+            file
+            for file in self.list_all()
+            if file.path
+            and not (file.path.endswith("/") and file.size == 0)
+            and not any(map(is_hidden, file.path.split("/")))
+        ]
+
+    def list_all(self) -> list[SourceFile]:
+        """Every object."""
+        with LoopThread("source-loop") as loop:
+            return loop.run(self._list())
+
+    async def _list(self) -> list[SourceFile]:
+        async with open_store(self.url, **self.options) as store:
+            await store.check()
+            if self.only is not None:
+                info = await store.info(self.only)
+                return [SourceFile(self.only, info.size, info.etag)]
+            return [SourceFile(info.key, info.size, info.etag) async for info in store.list()]
+
+    @contextmanager
+    def reading(self) -> Iterator[ReadRanges]:
+        store = open_store(self.url, **self.options)
+        with LoopThread("source-loop") as loop:
+            loop.run(store.__aenter__())
+            try:
+
+                def read(ranges: Sequence[FileRange]) -> Iterator[bytes | Unreadable]:
+                    return iter(loop.run(_read_all(store, ranges)))
+
+                yield read
+            finally:
+                loop.run(store.close())
+
+
+async def _read_all(store: Store, ranges: Sequence[FileRange]) -> list[bytes | Unreadable]:
+    at_once = asyncio.Semaphore(_READS_IN_FLIGHT)
+
+    async def read(wanted: FileRange) -> bytes | Unreadable:
+        data = bytearray(wanted.length)
+        file = wanted.file
+        async with at_once:
+            try:
+                await store.read_into(file.path, wanted.offset, data, file.etag)
+            except NotFound:
+                return Unreadable("is not there any more")
+            except Truncated:
+                return Unreadable(f"has less than the {file.size} bytes it was listed with")
+            except Changed:
+                return Unreadable("changed during the conversion: it is another object now")
+        return bytes(data)
+
+    return await all_or_cancel([read(wanted) for wanted in ranges])
+
+
+def open_place(
+    path: str, options: Mapping[str, Any] | None = None, *, is_object: bool = False
+) -> Place:
+    """Return the place that a path or URL names; nothing is asked of a bucket yet.
+
+    Args:
+        path: a path or URL.
+        options: of ``open_store``, for buckets.
+        is_object: a URL is that of one object, not of a prefix.
+    """
+    if "://" in path and not path.lower().startswith("file://"):
+        if not is_object:
+            return Bucket(path, dict(options or {}))
+        prefix, _, name = path.rpartition("/")
+        return Bucket(prefix, dict(options or {}), only=name)
+    absolute = open_store(path).url
+    if os.path.isfile(absolute):
+        return Folder(os.path.dirname(absolute), only=os.path.basename(absolute))
+    return Folder(absolute)
+
+
+def read_local(path: str, wanted: FileRange) -> bytes | Unreadable:
+    """Read bytes of a local file, if it still is the one that was listed: plans rest on it."""
+    try:
+        fd = open_nonblocking(path, os.O_RDONLY)
+        try:
+            status = os.fstat(fd)
+            if not stat.S_ISREG(status.st_mode):
+                return Unreadable("changed during the conversion: no regular file any more")
+            if status.st_size != wanted.file.size:
+                return Unreadable(
+                    f"changed during the conversion: listed with {wanted.file.size} bytes, now"
+                    f" {status.st_size}"
+                )
+            data = _read_at(fd, wanted.offset, wanted.length)
+        finally:
+            os.close(fd)
+    except OSError as error:
+        return Unreadable(f"cannot be read: {error.strerror or error}")
+    if len(data) != wanted.length:
+        return Unreadable(f"changed during the conversion: {len(data)} of {wanted.length} bytes")
+    return data
+
+
+def _read_at(fd: int, offset: int, length: int) -> bytes:
+    """Read up to ``length`` bytes; in one call, but for what a system gives in several."""
+    data = os.pread(fd, length, offset)
+    while len(data) < length:
+        more = os.pread(fd, length - len(data), offset + len(data))
+        if not more:
+            break
+        data += more
+    return data
+
+
+def open_nonblocking(path: str, flags: int) -> int:
+    """Open without waiting: a file may have become a FIFO since it was listed."""
+    return os.open(path, flags | os.O_NONBLOCK | os.O_CLOEXEC)
+
+
+def is_hidden(name: str) -> bool:
+    """Tell whether a file or folder is one that systems leave behind, or meant to be unseen."""
+    return name.startswith(".") or name.lower() in _HIDDEN_NAMES
+
+
+def require_bytes(data: bytes | Unreadable, place: Place, file: SourceFile) -> bytes:
+    """Return bytes without which the source as a whole cannot be understood.
+
+    Raises:
+        ConfigError: they could not be read.
+    """
+    if isinstance(data, Unreadable):
+        raise ConfigError(f"{utf8_name(file.path)} of {utf8_name(place.url)} {data.reason}")
+    return data
+
+
+def _unlistable(error: OSError) -> None:
+    raise ConfigError(
+        f"cannot read the folder {utf8_name(str(error.filename))}: {error.strerror};"
+        " make it readable or move it out of the source"
+    ) from error
