@@ -1,5 +1,7 @@
 """What reading costs: CPU seconds of the client per GB and per request, by reader; and prefetch.
 
+Prefetch is set against the same blocks read by the same reader and nothing else.
+
     python benchmarks/storage.py [--rounds 5] [--total-mib 1024] [--json]
 
 SeaweedFS and nginx (Debian package ``nginx-light``) run on loopback and share the cores with the
@@ -26,12 +28,16 @@ import numpy as np
 import numpy.typing as npt
 
 from storage_backends import open_store
+from streamloader import DatasetWriter
+from streamloader.fetch import Catalog
+from streamloader.fetch.offline import PrefetchOptions, prefetch_offline
 
 REPOSITORY = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(REPOSITORY / "tests/support"))
 
 MIB = 2**20
 OBJECTS, OBJECT_BYTES = 8, 64 * MIB
+DATA_SET_RECORDS = 5_000
 SMALL_BYTES, SMALL_REQUESTS, SMALL_AT_ONCE = 100_000, 3_000, 32
 
 
@@ -83,8 +89,45 @@ def small_ranges() -> list[tuple[str, int, int]]:
     return [(f"{i % OBJECTS}", int(at), SMALL_BYTES) for i, at in enumerate(offsets)]
 
 
+async def block_ranges(url: str, options: dict[str, Any]) -> list[tuple[str, int, int]]:
+    """Every block of a data set, in the order of the shards."""
+    async with open_store(url, **options) as store:
+        catalog = await Catalog.open(store)
+        blocks = catalog.blocks
+        names = catalog.manifest.table.names
+        return [
+            (names[shard], offset, nbytes)
+            for block in range(blocks.num_blocks)
+            for shard, offset, nbytes in blocks.block_span_bytes(block)
+        ]
+
+
+def prefetch(url: str, options: dict[str, Any], *, verify: bool) -> dict[str, float]:
+    """One shuffled epoch through the prefetch path."""
+    cpu = cpu_s()
+    report = prefetch_offline(url, PrefetchOptions(verify=verify), storage_options=options)
+    cpu = cpu_s() - cpu
+    return {
+        "mb_per_s": report.bytes / 1e6 / report.seconds,
+        "cpu_s_per_gb": cpu / report.bytes * 1e9,
+        "first_block_s": report.first_block_s,
+    }
+
+
+def read_blocks(url: str, options: dict[str, Any]) -> dict[str, float]:
+    """The same blocks by concurrent ranged reads and nothing else."""
+    ranges = asyncio.run(block_ranges(url, options))
+    return asyncio.run(read_ranges(url, options, ranges, 32))
+
+
 def worker(task: dict[str, Any]) -> None:
     """One measurement, in a process of its own."""
+    if task.get("what") == "prefetch":
+        print(json.dumps(prefetch(task["url"], task["options"], verify=task["verify"])))
+        return
+    if task.get("what") == "blocks":
+        print(json.dumps(read_blocks(task["url"], task["options"])))
+        return
     if task["small"]:
         ranges, at_once = small_ranges(), SMALL_AT_ONCE
     else:
@@ -148,6 +191,38 @@ def compare(
     return results
 
 
+def compare_prefetch(name: str, place: dict[str, Any], rounds: int) -> dict[str, Any]:
+    """What the prefetch path gives of what the same reader gives, taking turns."""
+    tasks = {
+        "blocks": {"what": "blocks"},
+        "prefetch": {"what": "prefetch", "verify": False},
+        "prefetch, verified": {"what": "prefetch", "verify": True},
+    }
+    found: dict[str, list[dict[str, float]]] = {task: [] for task in tasks}
+    for _ in range(rounds):
+        for label, task in tasks.items():
+            found[label].append(measure({**place, **task}, {}))
+    results = {}
+    for label, entries in found.items():
+        figures = {
+            key: round(statistics.median(entry[key] for entry in entries), 3)
+            for key in ("mb_per_s", "cpu_s_per_gb", "first_block_s")
+            if key in entries[0]
+        }
+        raw = [entry["mb_per_s"] for entry in found["blocks"]]
+        shares = [entry["mb_per_s"] / beside for entry, beside in zip(entries, raw, strict=True)]
+        results[f"{name} {label}"] = {**figures, "of_raw": round(statistics.median(shares), 3)}
+    return results
+
+
+def write_data_set(url: str, options: dict[str, Any]) -> None:
+    """Records of 100 KB, as photographs have."""
+    random = np.random.default_rng(0)
+    with DatasetWriter(url, {"image": "bytes"}, storage_options=options) as writer:
+        for _ in range(DATA_SET_RECORDS):
+            writer.write({"image": random.integers(0, 256, SMALL_BYTES, dtype=np.uint8)})
+
+
 async def fill(url: str, options: dict[str, Any]) -> None:
     random = np.random.default_rng(0)
     async with open_store(url, **options) as store:
@@ -171,6 +246,9 @@ def run(args: argparse.Namespace) -> dict[str, Any]:
                 "options": {"endpoint_url": nginx.url, "anonymous": True, "region": "us-east-1"},
             }
             results |= compare("nginx", plain, args, {})
+            write_data_set(str(root / "set"), {})
+            served = {"url": f"{nginx.url}/set", "options": {}}
+            results |= compare_prefetch("nginx", served, args.rounds)
             secured = {
                 "url": "s3://bench",
                 "options": {**plain["options"], "endpoint_url": nginx.tls_url},
@@ -183,6 +261,10 @@ def run(args: argparse.Namespace) -> dict[str, Any]:
             place = {"url": "s3://bench", "options": server.storage_options}
             asyncio.run(fill(place["url"], place["options"]))
             results |= compare("SeaweedFS", place, args, {})
+            server.create_bucket("photographs")
+            place = {"url": "s3://photographs/set", "options": server.storage_options}
+            write_data_set(place["url"], place["options"])
+            results |= compare_prefetch("SeaweedFS", place, args.rounds)
     return results
 
 

@@ -139,7 +139,12 @@ class HttpReader:
             self._counters.add("storage.bytes_read", part.done - before)
 
     async def _read(self, part: Part, *, hedged: bool) -> None:
-        """One request for what is missing, and a second one if the first is slow."""
+        """One request for what is missing, and a second one if the first is slow.
+
+        That second one is not ``hedged``, and counted here, where it is sure to be sent.
+        """
+        if not hedged:
+            self._counters.add("storage.hedges")
         request = f"{self._source.request('GET', part.key)}{part.lines()}\r\n".encode()
 
         async def follow(connection: Connection) -> None:
@@ -159,9 +164,9 @@ class HttpReader:
         place = part.place
         while True:
             pool = self._pool(part.key)
+            self._counters.add("storage.requests")
             connection = await _connect(pool, place)
             stale = connection.reused
-            self._counters.add("storage.requests")
             try:
                 return await follow(connection)
             except Broken as broken:
@@ -213,7 +218,6 @@ class HttpReader:
         Raises:
             Broken: both have failed.
         """
-        self._counters.add("storage.hedges")
         start = part.done + slow.received
         memory = memoryview(bytearray(part.wanted - start))
         second = Part(part.place, part.key, memory, part.offset + start, part.version)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterator
 
 import pytest
@@ -127,3 +128,51 @@ async def test_options_of_s3_are_refused_by_name() -> None:
         open_store("https://host/x", region="us-east-1")
     with pytest.raises(Misconfigured, match="native"):
         open_store("https://host/x", reader="obstore")
+
+
+async def pump(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    try:
+        while data := await reader.read(65_536):
+            writer.write(data)
+            await writer.drain()
+    except ConnectionError:
+        return
+    finally:
+        writer.close()
+
+
+async def test_https_goes_through_the_tunnel_of_a_proxy(
+    nginx: NginxServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    heads: list[bytes] = []
+    answers = [b"HTTP/1.1 200 Connection established\r\nContent-Length: 7\r\n\r\n"]
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        heads.append(await reader.readuntil(b"\r\n\r\n"))
+        writer.write(answers[0])
+        if b" 200 " not in answers[0]:
+            writer.close()
+            return
+        port = int(nginx.tls_url.rpartition(":")[2])
+        there_reader, there_writer = await asyncio.open_connection("127.0.0.1", port)
+        await asyncio.gather(pump(reader, there_writer), pump(there_reader, writer))
+
+    proxy = await asyncio.start_server(serve, "127.0.0.1", 0)
+    port = proxy.sockets[0].getsockname()[1]
+    monkeypatch.setenv("https_proxy", f"http://u:p@127.0.0.1:{port}")
+    monkeypatch.setenv("no_proxy", "")
+    monkeypatch.setenv("SSL_CERT_FILE", str(nginx.certificate))
+    async with open_store("https://localhost/set") as store:
+        assert await store.read("a") == CONTENT
+        buffer = bytearray(len(CONTENT))
+        await store.read_into("a", 0, buffer)
+        assert buffer == CONTENT
+    assert len(heads) == 1
+    assert heads[0].startswith(b"CONNECT localhost:443 HTTP/1.1\r\nHost: localhost:443\r\n")
+    assert b"Proxy-Authorization: Basic dTpw\r\n" in heads[0]
+
+    answers[0] = b"HTTP/1.1 407 Proxy Authentication Required\r\nContent-Length: 0\r\n\r\n"
+    async with open_store("https://localhost/set", download_retry=2) as store:
+        with pytest.raises(Unavailable, match="answered 407.*check the proxy"):
+            await store.read("a")
+    proxy.close()
