@@ -190,7 +190,9 @@ class HttpReader:
         won = False
         try:
             while await connection.wait() is Progress.SLOW:
-                if hedged and self._hedge.may_send():
+                # How much is missing of a whole object is known from its first answer only.
+                unfinished = part.missing > connection.received
+                if hedged and unfinished and self._hedge.may_send():
                     won = await self._race(connection, part)
                     break
         finally:
@@ -216,7 +218,7 @@ class HttpReader:
         """Asks for the rest a second time, into memory of its own; True if that was faster.
 
         Raises:
-            Broken: both have failed.
+            Broken, Fault: both have failed.
         """
         start = part.done + slow.received
         memory = memoryview(bytearray(part.wanted - start))

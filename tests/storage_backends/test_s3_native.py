@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from storage_backends import AccessDenied, Changed, Misconfigured, open_store
-from tests.storage_backends.fault_proxy import After, Answer, Break, FaultProxy
+from tests.storage_backends.fault_proxy import After, Answer, Break, FaultProxy, SlowStart, Stall
 
 pytestmark = pytest.mark.s3
 
@@ -159,8 +159,6 @@ async def test_a_slow_answer_is_asked_for_a_second_time_and_the_first_answer_win
     content = np.random.default_rng(0).bytes(300_000)
     await put(s3_place, content)
     async with FaultProxy(s3_place.options["endpoint_url"]) as proxy:
-        from tests.storage_backends.fault_proxy import Stall
-
         options = {**s3_place.options, "endpoint_url": proxy.url}
         async with open_store(s3_place.url, counts, **options) as store:
             for _ in range(40):
@@ -176,3 +174,17 @@ async def test_a_slow_answer_is_asked_for_a_second_time_and_the_first_answer_win
             assert int(second.removeprefix("bytes=").split("-")[0]) > 0
             async with asyncio.timeout(5):
                 await proxy.stalls_ended.wait()
+
+
+async def test_a_whole_object_whose_first_answer_is_slow_is_waited_for(
+    s3_place: Any, counts: Any
+) -> None:
+    await put(s3_place)
+    async with FaultProxy(s3_place.options["endpoint_url"]) as proxy:
+        options = {**s3_place.options, "endpoint_url": proxy.url}
+        async with open_store(s3_place.url, counts, **options) as store:
+            for _ in range(40):
+                await store.read_into("a", 0, bytearray(100))
+            proxy.plan([SlowStart(1.0)])
+            assert await store.read("a") == CONTENT
+            assert len(proxy.seen) == 1
