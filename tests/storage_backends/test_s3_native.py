@@ -13,7 +13,16 @@ import numpy as np
 import pytest
 
 from storage_backends import AccessDenied, Changed, Misconfigured, open_store
-from tests.storage_backends.fault_proxy import After, Answer, Break, FaultProxy, SlowStart, Stall
+from tests.storage_backends.fault_proxy import (
+    After,
+    Answer,
+    Break,
+    Fault,
+    FaultProxy,
+    Seen,
+    SlowStart,
+    Stall,
+)
 
 pytestmark = pytest.mark.s3
 
@@ -99,16 +108,20 @@ async def test_expired_credentials_are_read_anew_for_reads_too(
         text = "".join(f"{name} = {values[name]}\n" for name in keys)
         (tmp_path / "aws-credentials").write_text(f"[train]\n{text}")
 
+    def refuse_the_old(seen: Seen) -> Fault | None:
+        old = "Credential=old/" in seen.headers["authorization"]
+        return Answer(403, "ExpiredToken") if old else None
+
     write_profile(**dict.fromkeys(keys, "old"))
     async with FaultProxy(s3_place.options["endpoint_url"]) as proxy:
         options = {"endpoint_url": proxy.url, "profile": "train"}
         async with open_store(s3_place.url, counts, **options) as store:
-            proxy.plan([Answer(403, "ExpiredToken")] * 9)
+            proxy.plan_by(refuse_the_old)
             with pytest.raises(AccessDenied, match="have expired"):
                 await store.read("a")
             assert len(proxy.seen) == 1
             write_profile(**{name: s3_place.options[name] for name in keys})
-            proxy.plan([Answer(403, "ExpiredToken")] * 4)
+            proxy.plan_by(refuse_the_old)
             found = await asyncio.gather(*(store.read("a") for _ in range(4)))
             assert found == [CONTENT] * 4
 
