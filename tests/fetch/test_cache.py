@@ -254,11 +254,14 @@ def test_the_command_line_shows_and_shrinks_a_cache(dataset: Path, folder: Path)
     assert list(folder.iterdir()) == []
 
 
-def test_a_loader_reads_its_second_epoch_from_the_cache(dataset: Path, folder: Path) -> None:
+@pytest.mark.parametrize("feed", ["thread", "process"])
+def test_a_loader_reads_its_second_epoch_from_the_cache(
+    feed: str, dataset: Path, folder: Path
+) -> None:
     def epoch(loader: StreamLoader) -> list[int]:
         return [int(label) for batch in loader for label in batch["label"][batch["valid"]]]
 
-    options: dict[str, Any] = {"batch_size": 8, "shuffle": True, "num_workers": 1}
+    options: dict[str, Any] = {"batch_size": 8, "shuffle": True, "num_workers": 1, "feed": feed}
     with StreamLoader(str(dataset), cache_dir=folder, cache_limit="10mb", **options) as loader:
         assert sorted(epoch(loader)) == list(range(NUM))
         kept = files(folder)
