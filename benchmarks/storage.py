@@ -90,14 +90,15 @@ def small_ranges() -> list[tuple[str, int, int]]:
 
 
 async def block_ranges(url: str, options: dict[str, Any]) -> list[tuple[str, int, int]]:
-    """Every block of a data set, in the order of the shards."""
+    """Every block of a data set, in an order as random as that of an epoch."""
     async with open_store(url, **options) as store:
         catalog = await Catalog.open(store)
         blocks = catalog.blocks
         names = catalog.manifest.table.names
+        order = np.random.default_rng(0).permutation(blocks.num_blocks).tolist()
         return [
             (names[shard], offset, nbytes)
-            for block in range(blocks.num_blocks)
+            for block in order
             for shard, offset, nbytes in blocks.block_span_bytes(block)
         ]
 
