@@ -23,7 +23,10 @@ from streamloader.fetch.cache_files import (
 
 @click.group()
 def command() -> None:
-    """Show and empty the folder given as cache_dir; only its blocks are ever removed."""
+    """Show and empty the folder given as cache_dir; only its blocks are ever removed.
+
+    Each of the commands takes --json.
+    """
 
 
 @command.command()
