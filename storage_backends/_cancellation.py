@@ -1,10 +1,10 @@
-"""Waiting that a cancellation delays instead of cutting off."""
+"""Waiting that leaves nothing behind: what was begun has ended when the wait is over."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
-from typing import TypeVar
+from collections.abc import Awaitable, Callable, Coroutine
+from typing import Any, TypeVar
 
 Result = TypeVar("Result")
 
@@ -34,4 +34,16 @@ async def to_the_end(work: Awaitable[Result], hurry: Callable[[], object] | None
                 continue
         if not task.cancelled() and (error := task.exception()) is not None:
             cancellation.add_note(f"meanwhile: {error}")
+        raise
+
+
+async def all_or_none(waits: list[Coroutine[Any, Any, None]]) -> None:
+    """Waits for all; if one fails, the others are cancelled and awaited before it raises."""
+    tasks = [asyncio.ensure_future(wait) for wait in waits]
+    try:
+        await asyncio.gather(*tasks)
+    except BaseException:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
         raise

@@ -7,7 +7,7 @@ from typing import Any
 
 from storage_backends.options import parse_options
 from storage_backends.store import Counters, Store
-from storage_backends.urls import LocalLocation, parse_url
+from storage_backends.urls import CloudLocation, HttpLocation, LocalLocation, parse_url
 
 
 def open_store(
@@ -16,7 +16,8 @@ def open_store(
     """A store of the objects below ``url``; does no I/O before it is entered.
 
     Args:
-        url: ``s3://bucket/prefix``, ``file:///folder`` or a plain path.
+        url: ``s3://bucket/prefix``, ``gs://bucket/prefix``, ``az://container/prefix``,
+            ``http(s)://host/folder`` for reading, ``file:///folder`` or a plain path.
         counters: where requests, retries, bytes and times are counted; nowhere if None.
         options: fields of ``StorageOptions``; None stands for the default. A local store takes
             ``download_retry`` and ``download_timeout``, and has no use of them.
@@ -25,12 +26,21 @@ def open_store(
         Misconfigured: a URL of another form, an unknown option, or a value that cannot work.
     """
     location = parse_url(url)
-    parsed = parse_options(options, local=isinstance(location, LocalLocation))
-    # Imported on use: the S3 engine takes half a second, and most programs need one of the two.
+    # Imported on use: the S3 engine takes half a second, and most programs need one of them.
     if isinstance(location, LocalLocation):
         from storage_backends.local import LocalStore
 
+        parse_options(options, "file")
         return LocalStore(location, counters)
+    if isinstance(location, HttpLocation):
+        from storage_backends.http_store import HttpStore
+
+        return HttpStore(location, parse_options(options, "http"), counters)
+    if isinstance(location, CloudLocation):
+        from storage_backends.cloud_store import CloudStore
+
+        return CloudStore(location, parse_options(options, location.scheme), counters)
+    parsed = parse_options(options, "s3")
     from storage_backends.s3 import S3Store
 
     return S3Store(location, parsed, counters)

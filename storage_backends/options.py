@@ -21,7 +21,12 @@ _TEXTS = (
     "aws_secret_access_key",
     "aws_session_token",
 )
+#: What every store takes, a local one included, and what one of files of a web server takes.
 _SHARED = ("download_retry", "download_timeout")
+_HTTP = (*_SHARED, "max_connections", "verify_tls", "reader")
+#: What the stores of Google Cloud and Azure take; all else is in their environment variables.
+_CLOUD = (*_SHARED, "anonymous", "part_bytes", "reader")
+_READERS = ("native", "aiobotocore", "obstore")
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +50,8 @@ class StorageOptions:
         download_retry: attempts per operation, the first included.
         download_timeout: seconds for one operation with all its attempts.
         part_bytes: size of the parts of a streamed upload.
+        reader: what reads objects: ``native`` receives into the caller's memory, ``aiobotocore``
+            and ``obstore`` (extra ``cloud``) read through these libraries.
     """
 
     endpoint_url: str | None = None
@@ -60,6 +67,7 @@ class StorageOptions:
     download_retry: int = 8
     download_timeout: float = 60.0
     part_bytes: int = 8 * _MIB
+    reader: str = "native"
 
     def __post_init__(self) -> None:
         for name in _TEXTS:
@@ -72,26 +80,43 @@ class StorageOptions:
         _require_int("download_retry", self.download_retry, 1, 1_000)
         _require_int("part_bytes", self.part_bytes, MIN_PART_BYTES, _MAX_PART_BYTES)
         _require(_is_positive(self.download_timeout), "download_timeout", "seconds above 0", self)
+        _require(self.reader in _READERS, "reader", f"one of {', '.join(_READERS)}", self)
         check_endpoint(self.endpoint_url)
         _check_credentials(self)
 
 
-def parse_options(given: Mapping[str, Any], *, local: bool) -> StorageOptions:
+def parse_options(given: Mapping[str, Any], scheme: str) -> StorageOptions:
     """Validates the keyword options of ``open_store``.
 
+    Args:
+        given: the options.
+        scheme: ``s3``, ``gs``, ``az``, ``http`` or ``file``.
+
     Raises:
-        Misconfigured: an option that does not exist, does not belong to a local store, or has a
+        Misconfigured: an option that does not exist, does not belong to such a store, or has a
             value that cannot work; the message names it and never shows a secret.
     """
     known = [item.name for item in fields(StorageOptions)]
     for name in given:
         if name not in known:
             raise _error(f"unknown storage option {name!r}; known are {', '.join(known)}")
-        if local and name not in _SHARED and given[name] is not None:
+        if scheme == "file" and name not in _SHARED and given[name] is not None:
             raise _error(
                 f"storage option {name!r} is for s3:// only; a local path has no use of it"
             )
-    return StorageOptions(**{name: value for name, value in given.items() if value is not None})
+        if scheme == "http" and name not in _HTTP and given[name] is not None:
+            raise _error(
+                f"storage option {name!r} is for s3:// only; http(s):// takes {', '.join(_HTTP)}"
+            )
+        if scheme in ("gs", "az") and name not in _CLOUD and given[name] is not None:
+            raise _error(
+                f"storage option {name!r} is for s3:// only; {scheme}:// takes {', '.join(_CLOUD)} "
+                "and reads the rest from the environment"
+            )
+    options = StorageOptions(**{name: v for name, v in given.items() if v is not None})
+    if scheme == "http" and options.reader != "native":
+        raise _error(f"http(s):// is read by reader='native' only, got {options.reader!r}")
+    return options
 
 
 def check_endpoint(url: str | None) -> None:

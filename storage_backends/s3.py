@@ -1,16 +1,18 @@
-"""Objects in a bucket of S3 or of a server that speaks its protocol, through aiobotocore."""
+"""Objects in a bucket of S3 or of a server that speaks its protocol."""
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncIterator
-from typing import Any
+from typing import Any, Self
 
 from storage_backends._retry import Fault
 from storage_backends.errors import NotFound
+from storage_backends.http_part import bare_etag
 from storage_backends.options import StorageOptions
-from storage_backends.s3_errors import Place, wrong_answer
-from storage_backends.s3_read import S3Read, bare_etag
+from storage_backends.refusals import Place, wrong_answer
+from storage_backends.s3_engine_reader import EngineReader
+from storage_backends.s3_read import S3Read
+from storage_backends.s3_reader import ObjectReader, make_reader
 from storage_backends.s3_requests import S3Requests
 from storage_backends.s3_writer import S3Writer, put_object
 from storage_backends.store import (
@@ -38,8 +40,16 @@ class S3Store(Store):
     ) -> None:
         super().__init__(location.url, counters)
         self._requests = S3Requests(location, options, self._counters)
+        self._options = options
+        self._reader: ObjectReader = EngineReader(self._requests)
+
+    async def __aenter__(self) -> Self:
+        await super().__aenter__()
+        self._reader = make_reader(self._requests, self._options)
+        return self
 
     async def _close(self) -> None:
+        await self._reader.close()
         await self._requests.close()
 
     async def info(self, key: str) -> ObjectInfo:
@@ -54,25 +64,13 @@ class S3Store(Store):
         place = await self._place(key)
         target = writable_bytes(buffer, place.url)
         check_offset(offset, place.url)
-        if not len(target):
-            return
-        now = asyncio.get_running_loop().time
-        start = now()
-        read = S3Read(
-            self._requests,
-            place,
-            self._requests.full_key(key),
-            target=target,
-            offset=offset,
-            etag=bare_etag(etag),
-        )
-        await self._requests.repeat(place, read.attempt)
-        self._counters.observe("storage.read_s", now() - start)
+        if len(target):
+            full_key = self._requests.full_key(key)
+            await self._reader.read_into(place, full_key, target, offset, bare_etag(etag))
 
     async def read(self, key: str, max_bytes: int = READ_MAX_BYTES) -> bytes:
         place = await self._place(key)
-        read = S3Read(self._requests, place, self._requests.full_key(key), max_bytes=max_bytes)
-        return bytes(await self._requests.repeat(place, read.attempt))
+        return await self._reader.read(place, self._requests.full_key(key), max_bytes)
 
     async def list(self, prefix: str = "") -> AsyncIterator[ObjectInfo]:
         place = await self._place(None)

@@ -5,26 +5,37 @@ from __future__ import annotations
 import asyncio
 import functools
 import os
+import re
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AsyncExitStack
+from dataclasses import dataclass
 from typing import Any
+from urllib.parse import urlsplit
 
 from aiobotocore.config import AioConfig
+from aiobotocore.credentials import AioCredentials
 from aiobotocore.httpsession import AIOHTTPSession
 from aiobotocore.session import AioSession
 from botocore import UNSIGNED
 from botocore import exceptions as boto
+from botocore.httpsession import get_cert_path
 from botocore.loaders import Loader, create_loader
 
 from storage_backends.errors import AccessDenied, Misconfigured, StorageError
 from storage_backends.options import StorageOptions, check_endpoint
+from storage_backends.refusals import Place
 from storage_backends.s3_environment import S3Environment, read_environment
+from storage_backends.s3_errors import ENGINE_ERRORS, fault_of
+from storage_backends.sigv4 import Credentials
 from storage_backends.urls import S3Location
 
 _CONNECT_TIMEOUT_S = 3.0
 #: Longest silence within a body or before its head, after which the request is made again.
 _READ_TIMEOUT_S = 10.0
 _DEFAULT_REGION = "us-east-1"
+_ANONYMOUS = "anonymous"
+#: Names of buckets that can be part of a host name, with a certificate that has one wildcard.
+_HOST_NAME = re.compile(r"[a-z0-9][a-z0-9-]{1,61}[a-z0-9]")
 _ENGINE_DATA = ("_retry", "endpoints", "partitions", "sdk-default-configuration")
 
 
@@ -40,6 +51,27 @@ class _OneAttemptSession(AIOHTTPSession):  # type: ignore[misc]  # the engine is
         session = await super()._get_session(proxy_url)
         session._retry_connection = False  # noqa: SLF001 - see above
         return session
+
+
+@dataclass(frozen=True, slots=True)
+class S3Access:
+    """What requests beside the engine need.
+
+    Attributes:
+        bucket_url: what the keys of the bucket are below.
+        region: what requests are signed for.
+        credentials: what they are signed with; None leaves them unsigned.
+        authorities: file or folder of the trusted authorities.
+        own_authorities: they are configured, not those that everybody trusts.
+        client: the engine's, from which all this is.
+    """
+
+    bucket_url: str
+    region: str
+    credentials: Credentials | None
+    authorities: str
+    own_authorities: bool
+    client: Any
 
 
 class S3Connection:
@@ -58,6 +90,10 @@ class S3Connection:
         self._clients = AsyncExitStack()
         self._client: Any = None
         self._credentials: tuple[Any, ...] | None = None
+        self._provider: Any = None
+        self._region: str | None = None
+        self._addressing = "auto"
+        self._authorities: str | None = None
         self.endpoint = options.endpoint_url or "AWS"
         self.identity = ""
         self.custom_endpoint = options.endpoint_url is not None
@@ -89,6 +125,46 @@ class S3Connection:
             self._client = await self._make_client(session, found)
             return True
 
+    async def move(self, misled: Any, region: str) -> bool:
+        """Makes a client for ``region``, which an answer to ``misled``, a client, has named."""
+        async with self._lock:
+            if self._client is misled:
+                self._region = region
+                session, found = await self._open_session()
+                self._client = await self._make_client(session, found)
+            return True
+
+    def is_current(self, client: Any) -> bool:
+        """``client`` has not been replaced."""
+        return client is not None and client is self._client
+
+    async def access(self, place: Place) -> S3Access:
+        """Address and credentials, renewed where their end is near. Raises Fault."""
+        client = await self.client()
+        credentials = None
+        if self.identity != _ANONYMOUS:
+            try:
+                frozen = None
+                if self._provider is not None:
+                    frozen = await self._provider.get_frozen_credentials()
+            except ENGINE_ERRORS as error:
+                raise fault_of(error, place) from error
+            if frozen is None:
+                missing = boto.NoCredentialsError()
+                raise fault_of(missing, place) from missing
+            try:
+                credentials = Credentials(frozen.access_key, frozen.secret_key, frozen.token)
+            except ValueError as error:
+                raise self._setup_error(error) from error
+        return S3Access(
+            _bucket_url(client.meta.endpoint_url, self._location.bucket, self._addressing),
+            client.meta.region_name,
+            credentials,
+            self._authorities or get_cert_path(True),
+            self._authorities is not None,
+            client,
+        )
+
     async def close(self) -> None:
         """Closes every connection."""
         self._client = None
@@ -117,7 +193,9 @@ class S3Connection:
         except (boto.BotoCoreError, ValueError) as error:
             raise self._setup_error(error) from error
         self.custom_endpoint = endpoint is not None
-        self.endpoint = endpoint or f"AWS ({client.meta.region_name})"
+        self.endpoint = f"{endpoint or 'AWS'} ({client.meta.region_name})"
+        self._addressing = self._addressing_style(found, endpoint)
+        self._authorities = session.get_config_variable("ca_bundle")
         return client
 
     async def _find_credentials(
@@ -125,14 +203,18 @@ class S3Connection:
     ) -> tuple[Any, ...] | None:
         """Sets ``identity``; returns the provider chain's credentials, if it is asked."""
         if self._is_anonymous(found):
-            self.identity = "anonymous"
+            self.identity = _ANONYMOUS
             return None
-        if self._options.aws_access_key_id is not None:
+        options = self._options
+        if options.aws_access_key_id is not None:
             self.identity = "credentials from the storage options"
+            self._provider = AioCredentials(
+                options.aws_access_key_id, options.aws_secret_access_key, options.aws_session_token
+            )
             return None
         name = self._options.profile or session.get_config_variable("profile")
         profile = f" of profile {name!r}" if name else ""
-        credentials = await session.get_credentials()
+        self._provider = credentials = await session.get_credentials()
         if credentials is None:
             self.identity = f"no credentials{profile}"
             return None
@@ -161,7 +243,9 @@ class S3Connection:
         self, session: AioSession, found: S3Environment, endpoint: str | None
     ) -> dict[str, Any]:
         options = self._options
-        region = options.region or found.region or session.get_config_variable("region")
+        region = (
+            self._region or options.region or found.region or session.get_config_variable("region")
+        )
         if region is None and endpoint is not None:
             region = _DEFAULT_REGION
         config = AioConfig(
@@ -194,6 +278,14 @@ class S3Connection:
             return AccessDenied(message, url=url, code=code)
         message = f"{url}: the AWS configuration or an option cannot work; correct it ({error})"
         return Misconfigured(message, url=url, code=code)
+
+
+def _bucket_url(endpoint: str, bucket: str, addressing: str) -> str:
+    """What the keys of a bucket are below: ``bucket.endpoint`` or ``endpoint/bucket``."""
+    parts = urlsplit(endpoint)
+    if addressing == "virtual" or (addressing == "auto" and _HOST_NAME.fullmatch(bucket)):
+        return f"{parts.scheme}://{bucket}.{parts.netloc}{parts.path.rstrip('/')}"
+    return f"{endpoint.rstrip('/')}/{bucket}"
 
 
 def _prepare(session: AioSession) -> S3Environment:

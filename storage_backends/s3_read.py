@@ -13,15 +13,9 @@ from typing import Any
 import aiohttp
 
 from storage_backends._retry import Fault
-from storage_backends.s3_errors import (
-    ENGINE_ERRORS,
-    Place,
-    broken_body,
-    changed,
-    fault_of,
-    too_short,
-    wrong_answer,
-)
+from storage_backends.http_part import bare_etag
+from storage_backends.refusals import Place, broken_body, changed, too_short, wrong_answer
+from storage_backends.s3_errors import ENGINE_ERRORS, fault_of
 from storage_backends.s3_requests import S3Requests
 from storage_backends.store import too_large
 
@@ -160,11 +154,6 @@ class S3Read:
             raise fault_of(error, self._place) from error
         finally:
             self._requests.counters.add("storage.bytes_read", self._done - before)
-
-
-def bare_etag(etag: str | None) -> str | None:
-    """An etag without the quotes of the HTTP header."""
-    return None if etag is None else etag.strip('"')
 
 
 def _status(response: Mapping[str, Any]) -> int:

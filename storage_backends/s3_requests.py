@@ -9,27 +9,34 @@ from typing import Any, TypeVar
 from storage_backends._retry import Fault, RetryPolicy
 from storage_backends.errors import Misconfigured
 from storage_backends.options import StorageOptions
+from storage_backends.refusals import EXPIRED_CODES, Place
 from storage_backends.s3_connection import S3Connection
-from storage_backends.s3_errors import ENGINE_ERRORS, EXPIRED_CODES, Place, fault_of
+from storage_backends.s3_errors import ENGINE_ERRORS, fault_of
 from storage_backends.store import Counters
 from storage_backends.urls import S3Location
 
 Result = TypeVar("Result")
+_MAX_PLACES = 4096
 
 
 class S3Requests:
     """What the calls of an S3 store share.
 
     Attributes:
+        connection: the engine's client.
+        policy: what repeats an attempt.
         counters: gets a ``storage.requests`` per attempt; the callers count bytes.
         part_bytes: size of the parts of a streamed upload.
+        is_directory_bucket: a bucket of S3 Express One Zone.
     """
 
     def __init__(self, location: S3Location, options: StorageOptions, counters: Counters) -> None:
         self._location = location
-        self._connection = S3Connection(location, options)
-        self._policy = RetryPolicy(options.download_retry, options.download_timeout, counters)
-        self._ordered_by_server = not location.bucket.endswith("--x-s3")
+        self.connection = S3Connection(location, options)
+        self.policy = RetryPolicy(options.download_retry, options.download_timeout, counters)
+        self.is_directory_bucket = location.bucket.endswith("--x-s3")
+        self._places: dict[tuple[str | None, bool], Place] = {}
+        self._places_of: Any = None
         self.counters = counters
         self.part_bytes = options.part_bytes
 
@@ -45,7 +52,7 @@ class S3Requests:
         AWS does, except for directory buckets; servers that speak its protocol may not
         (SeaweedFS lists folder by folder).
         """
-        return self._ordered_by_server and not self._connection.custom_endpoint
+        return not self.is_directory_bucket and not self.connection.custom_endpoint
 
     def full_key(self, key: str) -> str:
         """The key within the bucket; Misconfigured if no object can have it."""
@@ -64,19 +71,28 @@ class S3Requests:
 
     async def place(self, key: str | None = None, *, writing: bool = False) -> Place:
         """Where an operation on ``key``, or on the bucket, happens."""
-        await self._connection.client()
+        client = await self.connection.client()
+        if client is not self._places_of or len(self._places) >= _MAX_PLACES:
+            self._places_of = client
+            self._places.clear()
+        place = self._places.get((key, writing))
+        if place is None:
+            place = self._places[key, writing] = self._make_place(key, writing=writing)
+        return place
+
+    def _make_place(self, key: str | None, *, writing: bool) -> Place:
         location = self._location
         return Place(
             url=location.url if key is None else f"s3://{location.bucket}/{self.full_key(key)}",
             bucket=location.bucket,
-            endpoint=self._connection.endpoint,
-            identity=self._connection.identity,
+            endpoint=self.connection.endpoint,
+            identity=self.connection.identity,
             writing=writing,
         )
 
     async def call(self, place: Place, operation: str, **arguments: Any) -> dict[str, Any]:
         """One attempt of one operation of the engine on the bucket. Raises Fault."""
-        client = await self._connection.client()
+        client = await self.connection.client()
         self.counters.add("storage.requests")
         try:
             response: dict[str, Any] = await getattr(client, operation)(
@@ -85,16 +101,16 @@ class S3Requests:
         except ENGINE_ERRORS as error:
             fault = fault_of(error, place)
             if fault.error.status is not None:
-                self._policy.note_answer()
-            if fault.error.code in EXPIRED_CODES and await self._connection.renew(client):
+                self.policy.note_answer()
+            if fault.error.code in EXPIRED_CODES and await self.connection.renew(client):
                 fault.transient = True
             raise fault from error
-        self._policy.note_answer()
+        self.policy.note_answer()
         return response
 
     async def repeat(self, place: Place, attempt: Callable[[], Awaitable[Result]]) -> Result:
         """Calls ``attempt`` under the retry policy. Raises StorageError."""
-        return await self._policy.run(attempt, place.url)
+        return await self.policy.run(attempt, place.url)
 
     async def run(self, place: Place, operation: str, **arguments: Any) -> dict[str, Any]:
         """``call`` under the retry policy. Raises StorageError."""
@@ -126,4 +142,4 @@ class S3Requests:
 
     async def close(self) -> None:
         """Closes every connection."""
-        await self._connection.close()
+        await self.connection.close()

@@ -9,8 +9,8 @@ from typing import Any, Self
 from storage_backends._cancellation import to_the_end
 from storage_backends._retry import Fault
 from storage_backends.errors import NotFound, StorageError
-from storage_backends.s3_errors import Place
-from storage_backends.s3_read import bare_etag
+from storage_backends.http_part import bare_etag
+from storage_backends.refusals import Place
 from storage_backends.s3_requests import S3Requests
 from storage_backends.store import Buffer, ObjectWriter, readable_bytes
 

@@ -24,6 +24,7 @@ from streamloader.decode import Decoder, WorkerPool, open_decoder
 from streamloader.errors import ConfigError
 from streamloader.fetch import (
     Arena,
+    BlockCache,
     Catalog,
     LoopThread,
     Prefetcher,
@@ -81,6 +82,7 @@ class Engine:
         self.runs: set[Run] = set()
         self._store: Store | None = None
         self._prefetcher: Prefetcher | None = None
+        self._cache: BlockCache | None = None
         self._ring: SlotRing | None = None
         self.pool = WorkerPool(
             self.num_workers,
@@ -144,8 +146,15 @@ class Engine:
             expansion=await catalog.expansion(),
         )
         self.arena = Arena(self.memory.block_bytes)
+        if settings.cache is not None:
+            cache = BlockCache(settings.cache, catalog.fingerprint, self.counters)
+            self._cache = await cache.__aenter__()
         self._prefetcher = Prefetcher(
-            catalog, self.arena, counters=self.counters, selection=self.choice.selection
+            catalog,
+            self.arena,
+            counters=self.counters,
+            selection=self.choice.selection,
+            cache=self._cache,
         )
         self._ring = SlotRing(
             layout,
@@ -296,6 +305,8 @@ class Engine:
         for run in tuple(self.runs):
             run.stop()
         self.pool.close()
+        if self._cache is not None:
+            self.loop_thread.run(self._cache.__aexit__(None, None, None))
         if self._store is not None:
             self.loop_thread.run(self._store.__aexit__(None, None, None))
         self.loop_thread.close()

@@ -12,6 +12,7 @@ from streamloader._user_code import UserCode
 from streamloader.decode import PictureLimits, PixelFormat, Transform
 from streamloader.decode.gpu import check_share
 from streamloader.errors import ConfigError
+from streamloader.fetch import CacheOptions
 from streamloader.order.plan import LAST_BATCH_RULES, LastBatch
 from streamloader.topology import PIN_WORKERS, PinWorkers
 
@@ -47,6 +48,7 @@ class Settings:
     stall_timeout_s: float
     gpu_decode_share: float | None
     feed: Feed
+    cache: CacheOptions | None
     storage_options: Mapping[str, Any] = field(repr=False)
 
     def __post_init__(self) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 import weakref
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
@@ -21,6 +22,7 @@ from streamloader._world import World, detect_world
 from streamloader.batch import Batch
 from streamloader.decode import MAX_PIXELS, MAX_SCANS, PictureLimits, PixelFormat, Transform
 from streamloader.errors import ConfigError
+from streamloader.fetch import CacheOptions
 from streamloader.monitor import TimeSummary
 from streamloader.order import LoaderState, RankPlan
 from streamloader.order.plan import LastBatch
@@ -83,6 +85,9 @@ class StreamLoader:
         max_bad_fraction: with ``"skip"``, the share of this rank's samples of an epoch above
             which the run stops.
         stall_timeout_s: seconds without a batch after which waiting raises TimeoutError.
+        cache_dir: folder of this machine that keeps the blocks for later epochs and runs;
+            processes and data sets may share one.
+        cache_limit: bytes, or ``"200gb"``, of that folder; by default the disk's.
         storage_options: ``endpoint_url``, ``region``, ``profile``, ``anonymous``, ….
         download_retry, download_timeout: attempts, and seconds for a whole read.
         max_pixels, max_scans: pictures that claim more pixels, and JPEGs of more scans, each a
@@ -129,6 +134,8 @@ class StreamLoader:
         on_error: OnError = "raise",
         max_bad_fraction: float = 0.01,
         stall_timeout_s: float = 120.0,
+        cache_dir: str | os.PathLike[str] | None = None,
+        cache_limit: int | str | None = None,
         storage_options: Mapping[str, Any] | None = None,
         download_retry: int = 8,
         download_timeout: float = 60.0,
@@ -163,6 +170,7 @@ class StreamLoader:
             stall_timeout_s=stall_timeout_s,
             gpu_decode_share=gpu_decode_share,
             feed=feed,
+            cache=CacheOptions.of(cache_dir, cache_limit),
             storage_options={
                 "download_retry": download_retry,
                 "download_timeout": download_timeout,

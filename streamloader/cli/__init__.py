@@ -58,6 +58,10 @@ VERBS: dict[str, Verb] = {
         "streamloader.cli._bench:command",
         "Run the whole pipeline to batches on a device and time it.",
     ),
+    "cache": Verb(
+        "streamloader.cli._cache:command",
+        "Show or empty a folder of cached blocks: ls, prune, clear.",
+    ),
     "topology": Verb(
         "streamloader.cli._topology:command",
         "Show the CPUs, NUMA nodes and GPUs of this process, and where workers would run.",

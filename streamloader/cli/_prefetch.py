@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from streamloader.cli._options import output_options, reading_options, storage_options
+from streamloader.cli._options import SIZE, output_options, reading_options, storage_options
 from streamloader.cli._output import ExitCode, Output
 
 
@@ -15,21 +15,29 @@ from streamloader.cli._output import ExitCode, Output
 @click.option("--world-size", default=1, show_default=True, type=click.IntRange(1))
 @click.option("--rank", default=0, show_default=True, type=click.IntRange(0))
 @click.option("--no-verify", is_flag=True, help="Do not check the samples' hashes.")
+@click.option("--cache-dir", type=click.Path(), help="Folder of this machine to keep blocks in.")
+@click.option("--cache-limit", type=SIZE, help="Bound of that folder, e.g. 200gb.")
 @reading_options
 @storage_options
 @output_options
 def command(
     dataset: str,
     memory_limit: int,
+    cache_dir: str | None,
+    cache_limit: int | None,
     no_verify: bool,
     storage_options: dict[str, Any],
     output: Output,
     **options: Any,
 ) -> int:
     """Read DATASET in training order, with no decode and no GPU, and say what storage gives."""
+    from streamloader.fetch import CacheOptions
     from streamloader.fetch.offline import PrefetchOptions, prefetch_offline
 
-    wanted = PrefetchOptions(memory_limit_bytes=memory_limit, verify=not no_verify, **options)
+    cache = CacheOptions.of(cache_dir, cache_limit)
+    wanted = PrefetchOptions(
+        memory_limit_bytes=memory_limit, verify=not no_verify, cache=cache, **options
+    )
     with output.progress("prefetching") as bar:
         report = prefetch_offline(
             dataset, wanted, storage_options=storage_options, progress=bar.update

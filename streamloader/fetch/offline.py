@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Mapping
+from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,6 +16,7 @@ from storage_backends import Store, open_store
 from streamloader.errors import ConfigError
 from streamloader.fetch.arena import Arena
 from streamloader.fetch.budget import divide_memory
+from streamloader.fetch.cache import BlockCache, CacheOptions
 from streamloader.fetch.catalog import Catalog
 from streamloader.fetch.loop import LoopThread
 from streamloader.fetch.prefetcher import Fetched, Prefetcher
@@ -28,6 +30,7 @@ class PrefetchOptions:
 
     Attributes:
         epochs: full epochs to read, at least 1.
+        cache: where blocks are kept between runs; nowhere if None.
         seconds: stop after this many seconds, in the midst of an epoch; None reads all epochs.
     """
 
@@ -41,6 +44,7 @@ class PrefetchOptions:
     rank: int = 0
     memory_limit_bytes: int = 1 << 30
     verify: bool = True
+    cache: CacheOptions | None = None
 
     def __post_init__(self) -> None:
         if self.epochs < 1:
@@ -71,6 +75,7 @@ class PrefetchReport:
     retries: int
     latency: TimeSummary
     errors: tuple[BadSample, ...]
+    cache_hits: int = 0
 
     def to_dict(self) -> dict[str, Any]:
         latency = self.latency
@@ -83,7 +88,7 @@ class PrefetchReport:
             "first_block_s": self.first_block_s,
             "requests": self.requests,
             "retries": self.retries,
-            "cache_hits": 0,
+            "cache_hits": self.cache_hits,
             "latency_ms": {
                 "p50": latency.p50,
                 "p95": latency.p95,
@@ -138,6 +143,7 @@ class _Offline:
         self._samples = 0
         self._total = 0
         self._bad: dict[int, str] = {}
+        self._cache: BlockCache | None = None
 
     async def run(self) -> PrefetchReport:
         options = self._options
@@ -146,15 +152,18 @@ class _Offline:
             catalog = await Catalog.open(store, options.split, tail_limit_bytes=limit // 4)
             if not catalog.num_samples:
                 raise ConfigError(f"{catalog.url} holds no sample: nothing to read")
-            prefetcher = await self._prefetcher(catalog)
-            try:
-                async with asyncio.timeout(options.seconds):
-                    await self._read_epochs(prefetcher)
-            except TimeoutError:
-                if options.seconds is None:
-                    raise
-            finally:
-                prefetcher.close()
+            async with AsyncExitStack() as stack:
+                if options.cache is not None:
+                    cache = BlockCache(options.cache, catalog.fingerprint, self._counters)
+                    self._cache = await stack.enter_async_context(cache)
+                prefetcher = await self._prefetcher(catalog)
+                stack.callback(prefetcher.close)
+                try:
+                    async with asyncio.timeout(options.seconds):
+                        await self._read_epochs(prefetcher)
+                except TimeoutError:
+                    if options.seconds is None:
+                        raise
             return await self._report(catalog)
 
     async def _prefetcher(self, catalog: Catalog) -> Prefetcher:
@@ -174,7 +183,9 @@ class _Offline:
             expansion=await catalog.expansion(),
         )
         arena = Arena(memory.block_bytes)
-        return Prefetcher(catalog, arena, counters=self._counters, verify=options.verify)
+        return Prefetcher(
+            catalog, arena, counters=self._counters, verify=options.verify, cache=self._cache
+        )
 
     async def _read_epochs(self, prefetcher: Prefetcher) -> None:
         options = self._options
@@ -219,4 +230,5 @@ class _Offline:
             retries=self._counters.count("storage.retries"),
             latency=self._counters.time("storage.read_s"),
             errors=tuple(errors),
+            cache_hits=self._counters.count("cache.hits"),
         )

@@ -14,6 +14,7 @@ import numpy.typing as npt
 
 from streamloader.dts import Ranges, RecordFault, ShardIndex, ShardSpan
 from streamloader.fetch.arena import ALIGN_BYTES, Arena, aligned
+from streamloader.fetch.cache import BlockCache
 from streamloader.fetch.cancel import all_or_cancel
 from streamloader.fetch.catalog import Catalog
 from streamloader.fetch.expand import Expander
@@ -22,6 +23,8 @@ from streamloader.monitor import Counters
 from streamloader.order import Selection
 
 T = TypeVar("T")
+#: Offset in a shard, and bytes.
+Extent = tuple[int, int]
 
 _CHECK_THREADS = 2
 #: The event loop checks so much itself, in less time than a thread takes to begin.
@@ -31,9 +34,13 @@ _ROOM_PER_PART_BYTES = 2 * ALIGN_BYTES
 
 @dataclass(frozen=True, slots=True)
 class _Span:
-    """Part of a piece that lies in one shard, and where its bytes go in the arena."""
+    """Part of a piece that lies in one shard, and where its bytes go in the arena.
+
+    ``block`` is what the cache would keep: offset and bytes of the whole block in this shard.
+    """
 
     shard: int
+    block: Extent
     first: int
     count: int
     offset: int
@@ -68,6 +75,7 @@ class PieceLoader:
         selection: what sample numbers of the plan mean; None if they are the data set's own.
         max_reads: ranged reads in flight at once.
         verify: check every sample's hash.
+        cache: where blocks are looked for first, and kept when they are verified.
     """
 
     def __init__(
@@ -79,6 +87,7 @@ class PieceLoader:
         selection: Selection | None,
         max_reads: int,
         verify: bool,
+        cache: BlockCache | None = None,
     ) -> None:
         self._catalog = catalog
         self._arena = arena
@@ -88,6 +97,7 @@ class PieceLoader:
         self._expander = Expander.of(catalog.manifest.schemas, catalog.manifest.schema)
         self._reads = asyncio.Semaphore(max_reads)
         self._verify = verify
+        self._cache = cache
         self._threads = ThreadPoolExecutor(_CHECK_THREADS, "streamloader-verify")
 
     def close(self) -> None:
@@ -156,21 +166,22 @@ class PieceLoader:
         if indexes is None:
             extents = self._block_extents(first, count)
             if extents is not None:
-                reads = self._read_extents(parts, extents, base)
+                reads = self._read_extents(parts, extents, extents, base)
                 indexes, _ = await all_or_cancel([self._read_indexes(parts), reads])
-                return _spans(parts, extents, base, indexes)
+                return _spans(parts, extents, extents, base, indexes)
             indexes = await self._read_indexes(parts)
         extents = []
         for part, index in zip(parts, indexes, strict=True):
             start, end = index.offsets[part.first], index.offsets[part.first + part.count]
             extents.append((int(start), int(end - start)))
-        await self._read_extents(parts, extents, base)
-        return _spans(parts, extents, base, indexes)
+        blocks = self._blocks_around(first, parts, extents)
+        await self._read_extents(parts, extents, blocks, base)
+        return _spans(parts, extents, blocks, base, indexes)
 
     async def _read_indexes(self, parts: list[ShardSpan]) -> list[ShardIndex]:
         return await all_or_cancel([self._catalog.shard_index(part.shard) for part in parts])
 
-    def _block_extents(self, first: int, count: int) -> list[tuple[int, int]] | None:
+    def _block_extents(self, first: int, count: int) -> list[Extent] | None:
         """(offset, bytes) in the shards of a whole block, known without their tails."""
         blocks = self._catalog.blocks
         block, within = divmod(first, blocks.block_samples)
@@ -178,23 +189,49 @@ class PieceLoader:
             return None
         return [(offset, nbytes) for _, offset, nbytes in blocks.block_span_bytes(block)]
 
+    def _blocks_around(
+        self, first: int, parts: list[ShardSpan], extents: list[Extent]
+    ) -> list[Extent]:
+        """The blocks that a piece is part of: those of an epoch are cut elsewhere in the next.
+
+        The pieces of a selection are not parts of blocks, and stand for themselves.
+        """
+        if self._selection is not None:
+            return extents
+        blocks = self._catalog.blocks
+        spans = blocks.block_span_bytes(first // blocks.block_samples)
+        by_shard = {shard: (offset, nbytes) for shard, offset, nbytes in spans}
+        return [by_shard[part.shard] for part in parts]
+
     async def _read_extents(
-        self, parts: list[ShardSpan], extents: list[tuple[int, int]], base: int
+        self,
+        parts: list[ShardSpan],
+        extents: list[Extent],
+        blocks: list[Extent],
+        base: int,
     ) -> None:
         reads = []
-        for part, (offset, nbytes) in zip(parts, extents, strict=True):
-            reads.append(self._read(part.shard, offset, nbytes, base))
-            base += aligned(nbytes)
+        for part, extent, block in zip(parts, extents, blocks, strict=True):
+            reads.append(self._read(part.shard, extent, block, base))
+            base += aligned(extent[1])
         if len(reads) == 1:
             await reads[0]
         else:
             await all_or_cancel(reads)
 
-    async def _read(self, shard: int, offset: int, nbytes: int, base: int) -> None:
+    async def _read(self, shard: int, extent: Extent, block: Extent | None, base: int) -> None:
+        """Reads from the cache, if ``block`` says where it would be, else from the store."""
+        offset, nbytes = extent
         if not nbytes:
             return
+        view = self._arena.array[base : base + nbytes].data
+        if (
+            self._cache is not None
+            and block is not None
+            and await self._cache.read_into(shard, block, offset, view)
+        ):
+            return
         async with self._reads:
-            view = self._arena.array[base : base + nbytes].data
             name = self._catalog.manifest.table.names[shard]
             await self._catalog.store.read_into(name, offset, view)
 
@@ -205,8 +242,14 @@ class PieceLoader:
         faults = await self._verify_span(span, ranges)
         if faults:
             self._counters.add("fetch.checksum_rereads")
-            await self._read(span.shard, span.offset, span.nbytes, span.base)
+            if self._cache is not None:
+                self._cache.discard(span.shard, span.block)
+            await self._read(span.shard, (span.offset, span.nbytes), None, span.base)
             faults = await self._verify_span(span, ranges)
+        whole = span.block == (span.offset, span.nbytes)
+        if self._cache is not None and whole and span.nbytes and not faults:
+            view = self._arena.array[span.base : span.base + span.nbytes].data
+            await self._cache.keep(span.shard, span.block, view)
         return faults
 
     async def _verify_span(self, span: _Span, ranges: Ranges) -> list[RecordFault]:
@@ -232,12 +275,13 @@ class PieceLoader:
 
 def _spans(
     parts: list[ShardSpan],
-    extents: list[tuple[int, int]],
+    extents: list[Extent],
+    blocks: list[Extent],
     base: int,
     indexes: list[ShardIndex],
 ) -> list[_Span]:
     spans = []
-    for part, (offset, nbytes), index in zip(parts, extents, indexes, strict=True):
-        spans.append(_Span(part.shard, part.first, part.count, offset, nbytes, base, index))
+    for part, (offset, nbytes), block, index in zip(parts, extents, blocks, indexes, strict=True):
+        spans.append(_Span(part.shard, block, part.first, part.count, offset, nbytes, base, index))
         base += aligned(nbytes)
     return spans

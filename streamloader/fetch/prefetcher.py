@@ -14,6 +14,7 @@ import numpy.typing as npt
 from streamloader.dts import copy_rows
 from streamloader.errors import ConfigError
 from streamloader.fetch.arena import Arena
+from streamloader.fetch.cache import BlockCache
 from streamloader.fetch.catalog import Catalog
 from streamloader.fetch.piece_loader import PieceLoader
 from streamloader.fetch.pieces import Int64, PieceTable, Wanted
@@ -74,6 +75,7 @@ class Prefetcher:
         selection: what sample numbers of the plan mean; None if they are the data set's own.
         max_reads: ranged reads in flight at once; None: as many as serve the store well.
         verify: check every sample's hash when its piece arrives.
+        cache: opened, and closed by the caller; None reads everything from the store.
     """
 
     def __init__(
@@ -85,6 +87,7 @@ class Prefetcher:
         selection: Selection | None = None,
         max_reads: int | None = None,
         verify: bool = True,
+        cache: BlockCache | None = None,
     ) -> None:
         max_reads = catalog.store.parallel_reads if max_reads is None else max_reads
         self._arena = arena
@@ -98,7 +101,9 @@ class Prefetcher:
             selection=selection,
             max_reads=max_reads,
             verify=verify,
+            cache=cache,
         )
+        self._cache = cache
         self._planner = ThreadPoolExecutor(1, "streamloader-plan")
         self._runs: list[_Run] = []
         self._changed = asyncio.Event()
@@ -121,6 +126,8 @@ class Prefetcher:
         """
         run = _Run(plan)
         self._runs.append(run)
+        if self._cache is not None:
+            self._cache.begin_epoch()
         try:
             async with asyncio.TaskGroup() as group:
                 group.create_task(self._plan_ahead(run, group, on_planned))

@@ -63,20 +63,60 @@ def shared_bucket(s3_server: SeaweedServer) -> str:
 
 @pytest.fixture
 def s3_place(s3_server: SeaweedServer, shared_bucket: str) -> Place:
-    return Place(f"s3://{shared_bucket}/{secrets.token_hex(6)}/x", s3_server.storage_options)
+    options = dict(s3_server.storage_options)
+    return Place(f"s3://{shared_bucket}/{secrets.token_hex(6)}/x", options)
 
 
-@pytest.fixture(params=["local", pytest.param("s3", marks=pytest.mark.s3)])
+@pytest.fixture(
+    params=[
+        "local",
+        pytest.param("s3", marks=pytest.mark.s3),
+        pytest.param("s3 through aiobotocore", marks=pytest.mark.s3),
+        pytest.param("s3 through obstore", marks=pytest.mark.s3),
+        pytest.param("cloud by obstore", marks=pytest.mark.s3),
+    ]
+)
 def backend(request: pytest.FixtureRequest) -> str:
     """Each backend that must keep the contract."""
     name: str = request.param
     return name
 
 
+def cloud_place(request: pytest.FixtureRequest) -> Place:
+    """A place of the store for Google Cloud and Azure, whose objects are on SeaweedFS."""
+    store_of = pytest.importorskip("obstore.store", reason="extra 'cloud'")
+    from storage_backends.cloud_store import CloudStore
+    from storage_backends.obstore_reader import CLIENT, RETRY
+
+    found: Place = request.getfixturevalue("s3_place")
+
+    def make(self: CloudStore) -> Any:
+        return store_of.S3Store(
+            self._location.bucket,
+            endpoint=found.options["endpoint_url"],
+            region="us-east-1",
+            access_key_id=found.options["aws_access_key_id"],
+            secret_access_key=found.options["aws_secret_access_key"],
+            client_options=CLIENT,
+            retry_config=RETRY,
+        )
+
+    monkeypatch = request.getfixturevalue("monkeypatch")
+    monkeypatch.setattr(CloudStore, "_client_of_scheme", make)
+    return Place(found.url.replace("s3://", "gs://"), {"download_retry": 3})
+
+
 @pytest.fixture
 def place(backend: str, request: pytest.FixtureRequest, tmp_path: Path) -> Place:
-    if backend == "s3":
+    if backend.startswith("cloud"):
+        return cloud_place(request)
+    if backend.startswith("s3"):
         found: Place = request.getfixturevalue("s3_place")
+        _, _, reader = backend.partition(" through ")
+        if reader == "obstore":
+            pytest.importorskip("obstore", reason="extra 'cloud'")
+        if reader:
+            found.options["reader"] = reader
         return found
     folder = tmp_path / "objects"
     folder.mkdir()

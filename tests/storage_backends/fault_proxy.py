@@ -1,12 +1,15 @@
 """A proxy between a client and a real S3 server that goes wrong on demand.
 
 Faults are taken in order, one per request, ``None`` for a request that goes well; when there are
-none left, every request goes well. Signatures stay valid, since the Host header passes through.
+none left, every request goes well. Or a function chooses for each request, by a seed of its own.
+Signatures stay valid, since the Host header passes through. What the connection itself is like
+(latency, bandwidth) holds for every request.
 """
 
 from __future__ import annotations
 
 import asyncio
+import re
 import socket
 import struct
 from collections import deque
@@ -62,6 +65,33 @@ class After:
 
 
 @dataclass(frozen=True, slots=True)
+class Drip:
+    """Sends the body in pieces of ``chunk_bytes``, one per ``pause_s``."""
+
+    chunk_bytes: int
+    pause_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Flip:
+    """Flips a bit of one byte of the body, counted from its start, or not if it is shorter."""
+
+    at: int
+
+
+@dataclass(frozen=True, slots=True)
+class SlowStart:
+    """Sends the first byte ``seconds`` late."""
+
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class IgnoreRange:
+    """Asks the server for the whole object, whatever the client asked for."""
+
+
+@dataclass(frozen=True, slots=True)
 class Seen:
     """A request as it came in: the target is what stood on the request line."""
 
@@ -70,11 +100,16 @@ class Seen:
     headers: dict[str, str]
 
 
-Fault = Answer | Break | Stall | Rewrite | After
+Fault = Answer | Break | Stall | Rewrite | After | Drip | Flip | SlowStart | IgnoreRange
 
 
 class FaultProxy:
     """Use inside ``async with``.
+
+    Args:
+        upstream: URL of the real server.
+        latency_s: what every answer is late by.
+        bytes_per_s: bound of the rate of every connection; None leaves it as it is.
 
     Attributes:
         url: the endpoint to give to the client.
@@ -82,7 +117,12 @@ class FaultProxy:
         stalls_ended: set when a client has left a stalled body.
     """
 
-    def __init__(self, upstream: str) -> None:
+    def __init__(
+        self, upstream: str, *, latency_s: float = 0.0, bytes_per_s: float | None = None
+    ) -> None:
+        self._latency_s = latency_s
+        self._bytes_per_s = bytes_per_s
+        self._choose: Callable[[Seen], Fault | None] | None = None
         host, _, port = upstream.removeprefix("http://").partition(":")
         self._upstream = (host, int(port))
         self._faults: deque[Fault | None] = deque()
@@ -95,6 +135,12 @@ class FaultProxy:
     def plan(self, faults: Iterable[Fault | None]) -> None:
         """Forgets what was seen, and goes wrong in this way from now on."""
         self._faults = deque(faults)
+        self._choose = None
+        self.seen.clear()
+
+    def plan_by(self, choose: Callable[[Seen], Fault | None]) -> None:
+        """Forgets what was seen; from now on ``choose`` says how each request goes."""
+        self._choose = choose
         self.seen.clear()
 
     async def __aenter__(self) -> Self:
@@ -135,7 +181,10 @@ class FaultProxy:
         request, headers = _parse(head)
         method, target, _ = request.split(" ", 2)
         self.seen.append(Seen(method, target, headers))
-        fault = self._faults.popleft() if self._faults else None
+        if self._choose is not None:
+            fault = self._choose(self.seen[-1])
+        else:
+            fault = self._faults.popleft() if self._faults else None
         if headers.get("expect", "").lower() == "100-continue":
             writer.write(b"HTTP/1.1 100 Continue" + _END)
         body = await reader.readexactly(int(headers.get("content-length", 0)))
@@ -145,10 +194,28 @@ class FaultProxy:
             return True
         if isinstance(fault, After):
             await fault.action()
+        if isinstance(fault, IgnoreRange):
+            head = re.sub(rb"\r\n[Rr]ange:[^\r]*", b"", head)
+        late_s = fault.seconds if isinstance(fault, SlowStart) else 0.0
+        if late_s + self._latency_s:
+            await asyncio.sleep(late_s + self._latency_s)
         answer_head, answer_body = await self._ask(head, body, method)
+        if isinstance(fault, Flip) and fault.at < len(answer_body):
+            changed = bytearray(answer_body)
+            changed[fault.at] ^= 1
+            answer_body = bytes(changed)
+        if isinstance(fault, Drip):
+            writer.write(answer_head)
+            await _send_slowly(writer, answer_body, fault.chunk_bytes, fault.pause_s)
+            return True
         if isinstance(fault, Rewrite):
             answer_head, answer_body = _rewritten(fault, answer_head, answer_body)
         if not isinstance(fault, Break | Stall):
+            if self._bytes_per_s is not None:
+                writer.write(answer_head)
+                chunk = max(1, int(self._bytes_per_s / 50))
+                await _send_slowly(writer, answer_body, chunk, 1 / 50)
+                return True
             writer.write(answer_head + answer_body)
             await writer.drain()
             return True
@@ -180,6 +247,15 @@ class FaultProxy:
             return answer, await reader.readexactly(length)
         finally:
             writer.close()
+
+
+async def _send_slowly(
+    writer: asyncio.StreamWriter, body: bytes, chunk_bytes: int, pause_s: float
+) -> None:
+    for at in range(0, len(body), chunk_bytes):
+        writer.write(body[at : at + chunk_bytes])
+        await writer.drain()
+        await asyncio.sleep(pause_s)
 
 
 def _parse(head: bytes) -> tuple[str, dict[str, str]]:

@@ -55,8 +55,13 @@ def test_a_relative_path_is_relative_to_the_working_directory(
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        ("https://host/x", r"https:// is not supported; give s3://"),
-        ("gs://bucket/x", "gs:// is not supported"),
+        ("ftp://host/x", r"ftp:// is not supported; give s3://"),
+        ("gs://buc ket/x", "not a bucket name"),
+        ("https://user:hush@host/x", "must not hold a user or password"),
+        ("https://host/x?y=1", "without a query"),
+        ("https:///x", "not a folder of a web server"),
+        ("http://host/a b", "percent-encoded"),
+        ("http://host:99999/x", "not a folder of a web server"),
         ("", "empty"),
         ("s3://", "not a bucket name"),
         ("s3:///key", "not a bucket name"),

@@ -99,7 +99,7 @@ async def test_a_wrong_clock_is_named_by_every_call(
     hours: int, s3_place: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     move_clock(monkeypatch, datetime.timedelta(hours=hours))
-    errors = await failures(s3_place.url, s3_place.options)
+    errors = await failures(s3_place.url, {**s3_place.options, "reader": "aiobotocore"})
     for error in errors.values():
         assert type(error) is AccessDenied
         assert (error.code, error.status) == ("RequestTimeTooSkewed", 403)

@@ -58,8 +58,9 @@ class Scene:
         return [seen.headers.get("range", "") for seen in self.proxy.seen]
 
 
-@pytest.fixture
-async def scene(s3_place: Any, counts: Any) -> AsyncIterator[Scene]:
+@pytest.fixture(params=["native", "aiobotocore"])
+async def scene(request: pytest.FixtureRequest, s3_place: Any, counts: Any) -> AsyncIterator[Scene]:
+    s3_place.options["reader"] = request.param
     async with FaultProxy(s3_place.options["endpoint_url"]) as proxy:
         options = {**s3_place.options, "endpoint_url": proxy.url, "download_retry": 4}
         async with open_store(s3_place.url, counts, **options) as store:
@@ -190,6 +191,7 @@ async def test_the_versions_of_an_overwritten_object_are_never_mixed(
 async def test_silence_in_a_body_ends_the_attempt_and_is_resumed(
     scene: Scene, s3_place: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr("storage_backends.http_pool.SILENCE_S", 0.3)
     monkeypatch.setattr("storage_backends.s3_connection._READ_TIMEOUT_S", 0.3)
     options = {**s3_place.options, "endpoint_url": scene.proxy.url}
     async with open_store(s3_place.url, scene.counts, **options) as store:

@@ -1,0 +1,296 @@
+"""What reading costs: CPU seconds of the client per GB and per request, by reader; and prefetch.
+
+Prefetch is set against the same blocks read by the same reader and nothing else.
+
+    python benchmarks/storage.py [--rounds 5] [--total-mib 1024] [--json]
+
+SeaweedFS and nginx (Debian package ``nginx-light``) run on loopback and share the cores with the
+client, so only the client's CPU time is its own, and only ratios within one run mean anything.
+Every figure is the median of fresh processes, with the readers taking turns.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import os
+import resource
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from storage_backends import open_store
+from streamloader import DatasetWriter
+from streamloader.fetch import Catalog
+from streamloader.fetch.offline import PrefetchOptions, prefetch_offline
+
+REPOSITORY = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(REPOSITORY / "tests/support"))
+
+MIB = 2**20
+OBJECTS, OBJECT_BYTES = 8, 64 * MIB
+DATA_SET_RECORDS, EPOCHS = 5_000, 4
+SMALL_BYTES, SMALL_REQUESTS, SMALL_AT_ONCE = 100_000, 3_000, 32
+
+
+def cpu_s() -> float:
+    used = resource.getrusage(resource.RUSAGE_SELF)
+    return used.ru_utime + used.ru_stime
+
+
+async def read_ranges(
+    url: str, options: dict[str, Any], ranges: list[tuple[str, int, int]], at_once: int
+) -> dict[str, float]:
+    """Reads (key, offset, bytes) by some tasks, each into one buffer that it uses again."""
+    waiting = iter(ranges)
+    largest = max(nbytes for _, _, nbytes in ranges)
+    async with open_store(url, **options) as store:
+        warm = np.zeros(4096, np.uint8)
+        await store.read_into(ranges[0][0], 0, warm)
+
+        async def work(buffer: npt.NDArray[np.uint8]) -> None:
+            for key, offset, nbytes in waiting:
+                await store.read_into(key, offset, buffer[:nbytes])
+
+        # Written to before the clock runs: fresh pages would cost more than the reading.
+        buffers = [np.ones(largest, np.uint8) for _ in range(at_once)]
+        started, cpu = time.perf_counter(), cpu_s()
+        await asyncio.gather(*(work(buffer) for buffer in buffers))
+        seconds, cpu = time.perf_counter() - started, cpu_s() - cpu
+    total = sum(nbytes for _, _, nbytes in ranges)
+    return {
+        "cpu_s_per_gb": cpu / total * 1e9,
+        "us_per_request": cpu / len(ranges) * 1e6,
+        "mb_per_s": total / 1e6 / seconds,
+        "requests_per_s": len(ranges) / seconds,
+    }
+
+
+def large_ranges(total: int, nbytes: int) -> list[tuple[str, int, int]]:
+    places = [
+        (f"{number}", offset, nbytes)
+        for offset in range(0, OBJECT_BYTES, nbytes)
+        for number in range(OBJECTS)
+    ]
+    return (places * (total // (OBJECTS * OBJECT_BYTES) + 1))[: total // nbytes]
+
+
+def small_ranges() -> list[tuple[str, int, int]]:
+    random = np.random.default_rng(0)
+    offsets = random.integers(0, OBJECT_BYTES - SMALL_BYTES, SMALL_REQUESTS)
+    return [(f"{i % OBJECTS}", int(at), SMALL_BYTES) for i, at in enumerate(offsets)]
+
+
+async def block_ranges(url: str, options: dict[str, Any]) -> list[tuple[str, int, int]]:
+    """Every block of a data set, in an order as random as that of an epoch."""
+    async with open_store(url, **options) as store:
+        catalog = await Catalog.open(store)
+        blocks = catalog.blocks
+        names = catalog.manifest.table.names
+        order = np.random.default_rng(0).permutation(blocks.num_blocks).tolist()
+        return [
+            (names[shard], offset, nbytes)
+            for block in order
+            for shard, offset, nbytes in blocks.block_span_bytes(block)
+        ]
+
+
+def prefetch(url: str, options: dict[str, Any], *, verify: bool) -> dict[str, float]:
+    """Shuffled epochs through the prefetch path, from its first import on."""
+    cpu = cpu_s()
+    wanted = PrefetchOptions(verify=verify, epochs=EPOCHS)
+    report = prefetch_offline(url, wanted, storage_options=options)
+    cpu = cpu_s() - cpu
+    return {
+        "mb_per_s": report.bytes / 1e6 / report.seconds,
+        "cpu_s_per_gb": cpu / report.bytes * 1e9,
+        "first_block_s": report.first_block_s,
+    }
+
+
+def read_blocks(url: str, options: dict[str, Any]) -> dict[str, float]:
+    """The same blocks by concurrent ranged reads and nothing else."""
+    ranges = asyncio.run(block_ranges(url, options))
+    return asyncio.run(read_ranges(url, options, ranges * EPOCHS, 32))
+
+
+def worker(task: dict[str, Any]) -> None:
+    """One measurement, in a process of its own."""
+    if task.get("what") == "prefetch":
+        print(json.dumps(prefetch(task["url"], task["options"], verify=task["verify"])))
+        return
+    if task.get("what") == "blocks":
+        print(json.dumps(read_blocks(task["url"], task["options"])))
+        return
+    if task["small"]:
+        ranges, at_once = small_ranges(), SMALL_AT_ONCE
+    else:
+        ranges, at_once = large_ranges(task["total"], task["range"]), task["at_once"]
+    work = read_ranges(task["url"], task["options"], ranges, at_once)
+    if task["uvloop"]:
+        import uvloop
+
+        print(json.dumps(uvloop.run(work)))
+    else:
+        print(json.dumps(asyncio.run(work)))
+
+
+def measure(task: dict[str, Any], environment: dict[str, str]) -> dict[str, float]:
+    done = subprocess.run(
+        [sys.executable, __file__, "--worker", json.dumps(task)],
+        env={**os.environ, "PYTHONPATH": str(REPOSITORY), **environment},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    if done.returncode:
+        raise RuntimeError(f"{task}: {done.stderr}")
+    found: dict[str, float] = json.loads(done.stdout)
+    return found
+
+
+def compare(
+    name: str,
+    place: dict[str, Any],
+    args: argparse.Namespace,
+    environment: dict[str, str],
+) -> dict[str, Any]:
+    """Every reader at one server, taking turns."""
+    results: dict[str, Any] = {}
+    cells = [(small, reader) for small in (False, True) for reader in args.readers]
+    rounds: dict[tuple[bool, str], list[dict[str, float]]] = {cell: [] for cell in cells}
+    for _ in range(args.rounds):
+        for small, reader in cells:
+            engine, _, loop = reader.partition("+")
+            task = {
+                "url": place["url"],
+                "options": {**place["options"], "reader": engine},
+                "small": small,
+                "uvloop": loop == "uvloop",
+                "total": args.total_mib * MIB,
+                "range": args.range_mib * MIB,
+                "at_once": args.at_once,
+            }
+            rounds[small, reader].append(measure(task, environment))
+    for (small, reader), found in rounds.items():
+        unit = "us_per_request" if small else "cpu_s_per_gb"
+        speed = "requests_per_s" if small else "mb_per_s"
+        costs = [entry[unit] for entry in found]
+        results[f"{name} {'100 KB' if small else f'{args.range_mib} MiB'} {reader}"] = {
+            unit: round(statistics.median(costs), 3),
+            "least": round(min(costs), 3),
+            "most": round(max(costs), 3),
+            speed: round(statistics.median(entry[speed] for entry in found), 1),
+        }
+    return results
+
+
+def compare_prefetch(name: str, place: dict[str, Any], rounds: int) -> dict[str, Any]:
+    """What the prefetch path gives of what the same reader gives, taking turns."""
+    tasks = {
+        "blocks": {"what": "blocks"},
+        "prefetch": {"what": "prefetch", "verify": False},
+        "prefetch, verified": {"what": "prefetch", "verify": True},
+    }
+    found: dict[str, list[dict[str, float]]] = {task: [] for task in tasks}
+    for _ in range(rounds):
+        for label, task in tasks.items():
+            found[label].append(measure({**place, **task}, {}))
+    results = {}
+    for label, entries in found.items():
+        figures = {
+            key: round(statistics.median(entry[key] for entry in entries), 3)
+            for key in ("mb_per_s", "cpu_s_per_gb", "first_block_s")
+            if key in entries[0]
+        }
+        raw = [entry["mb_per_s"] for entry in found["blocks"]]
+        shares = [entry["mb_per_s"] / beside for entry, beside in zip(entries, raw, strict=True)]
+        results[f"{name} {label}"] = {**figures, "of_raw": round(statistics.median(shares), 3)}
+    return results
+
+
+def write_data_set(url: str, options: dict[str, Any]) -> None:
+    """Records of 100 KB, as photographs have."""
+    random = np.random.default_rng(0)
+    with DatasetWriter(url, {"image": "bytes"}, storage_options=options) as writer:
+        for _ in range(DATA_SET_RECORDS):
+            writer.write({"image": random.integers(0, 256, SMALL_BYTES, dtype=np.uint8)})
+
+
+async def fill(url: str, options: dict[str, Any]) -> None:
+    random = np.random.default_rng(0)
+    async with open_store(url, **options) as store:
+        for number in range(OBJECTS):
+            async with store.open_writer(f"{number}") as writer:
+                await writer.write(random.integers(0, 256, OBJECT_BYTES, dtype=np.uint8))
+
+
+def run(args: argparse.Namespace) -> dict[str, Any]:
+    from nginx_server import NginxServer
+
+    from streamloader.cli.s3_server import SeaweedServer
+
+    results: dict[str, Any] = {}
+    with tempfile.TemporaryDirectory(prefix="storage-benchmark-") as folder:
+        root = Path(folder)
+        asyncio.run(fill(str(root / "bench"), {}))
+        with NginxServer(root) as nginx:
+            plain = {
+                "url": "s3://bench",
+                "options": {"endpoint_url": nginx.url, "anonymous": True, "region": "us-east-1"},
+            }
+            results |= compare("nginx", plain, args, {})
+            write_data_set(str(root / "set"), {})
+            served = {"url": f"{nginx.url}/set", "options": {}}
+            results |= compare_prefetch("nginx", served, args.rounds)
+            secured = {
+                "url": "s3://bench",
+                "options": {**plain["options"], "endpoint_url": nginx.tls_url},
+            }
+            trusted = {"AWS_CA_BUNDLE": str(nginx.certificate)}
+            results |= compare("nginx TLS", secured, args, trusted)
+    if args.seaweed:
+        with SeaweedServer() as server:
+            server.create_bucket("bench")
+            place = {"url": "s3://bench", "options": server.storage_options}
+            asyncio.run(fill(place["url"], place["options"]))
+            results |= compare("SeaweedFS", place, args, {})
+            server.create_bucket("photographs")
+            place = {"url": "s3://photographs/set", "options": server.storage_options}
+            write_data_set(place["url"], place["options"])
+            results |= compare_prefetch("SeaweedFS", place, args.rounds)
+    return results
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--total-mib", type=int, default=1024)
+    parser.add_argument("--range-mib", type=int, default=8)
+    parser.add_argument("--at-once", type=int, default=16)
+    parser.add_argument("--readers", nargs="*", default=["native", "aiobotocore"])
+    parser.add_argument("--no-seaweed", dest="seaweed", action="store_false")
+    parser.add_argument("--json", action="store_true")
+    parser.add_argument("--worker", help=argparse.SUPPRESS)
+    args = parser.parse_args()
+    if args.worker:
+        worker(json.loads(args.worker))
+        return
+    results = run(args)
+    if args.json:
+        print(json.dumps(results, indent=2))
+        return
+    for name, figures in results.items():
+        print(f"{name:40} " + "  ".join(f"{k} {v}" for k, v in figures.items()))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,116 @@
+"""Where the objects of a bucket are for the native reader: address, signature, and their repair.
+
+Credentials, region and endpoint are the engine's; requests are signed here, from the engine's
+credentials.
+"""
+
+from __future__ import annotations
+
+import email.utils
+import ssl
+import time
+from typing import Any
+from urllib.parse import urlsplit
+
+from storage_backends.http_dial import Origin, origin_of, tls_context
+from storage_backends.http_faults import Refusal, xml_value
+from storage_backends.http_head import ResponseHead
+from storage_backends.refusals import EXPIRED_CODES, Place
+from storage_backends.s3_connection import S3Connection
+from storage_backends.sigv4 import Signer, quote_path
+
+#: How long credentials are taken as they are; the engine renews them minutes before their end.
+_FRESH_S = 30.0
+#: A clock that is this close to the server's is not the reason of a refusal.
+_LEAST_SKEW_S = 60.0
+_EXPIRED = EXPIRED_CODES | {"InvalidToken"}
+_MAX_PATHS = 4096
+
+
+class S3Source:
+    """Makes and signs requests for objects of one bucket; belongs to one event loop.
+
+    Args:
+        connection: the engine's.
+        verify_tls: check the server's certificate.
+    """
+
+    def __init__(self, connection: S3Connection, *, verify_tls: bool) -> None:
+        self._connection = connection
+        self._verify_tls = verify_tls
+        self._client: Any = None
+        self._origin: Origin | None = None
+        self._base_path = ""
+        self._signer: Signer | None = None
+        self._skew_s = 0.0
+        self._fresh_until = 0.0
+        self._paths: dict[str, str] = {}
+        self._regions_tried: set[str] = set()
+        self.tls: ssl.SSLContext | None = None
+
+    def origin(self, key: str) -> Origin:
+        del key  # one server has the whole bucket
+        assert self._origin is not None
+        return self._origin
+
+    async def prepare(self, place: Place) -> None:
+        """Takes address and credentials from the engine, where they may have changed."""
+        if time.monotonic() < self._fresh_until and self._connection.is_current(self._client):
+            return
+        access = await self._connection.access(place)
+        parts = urlsplit(access.bucket_url)
+        origin = origin_of(access.bucket_url)
+        if origin != self._origin or self.tls is None:
+            self._origin = origin
+            self.tls = tls_context(access.authorities, verify=self._verify_tls)
+        self._paths.clear()
+        self._base_path = parts.path.rstrip("/")
+        self._signer = Signer(access.credentials, access.region, origin.authority)
+        self._signer.correct_clock(self._skew_s)
+        self._client = access.client
+        self._fresh_until = time.monotonic() + _FRESH_S
+
+    def request(self, method: str, key: str) -> str:
+        assert self._origin is not None
+        assert self._signer is not None
+        path = self._paths.get(key)
+        if path is None:
+            if len(self._paths) >= _MAX_PATHS:
+                self._paths.clear()
+            path = self._paths[key] = f"{self._base_path}/{quote_path(key)}"
+        origin = self._origin
+        signed = self._signer.lines(method, path)
+        return f"{method} {origin.target_prefix}{path} HTTP/1.1\r\n{signed}{origin.proxy_lines}"
+
+    async def mend(self, refusal: Refusal) -> bool:
+        """Renews expired credentials, corrects the clock, or goes to the bucket's region."""
+        head, code = refusal.head, refusal.fault.error.code
+        if code in _EXPIRED:
+            return await self._connection.renew(self._client)
+        if code == "RequestTimeTooSkewed":
+            return self._correct_clock(head)
+        if head.status in (301, 307, 400):
+            region = head.headers.get("x-amz-bucket-region") or xml_value("Region", refusal.text)
+            return await self._move(region)
+        return False
+
+    def _correct_clock(self, head: ResponseHead) -> bool:
+        """Takes over the server's time; False if it is what requests are signed with already."""
+        assert self._signer is not None
+        try:
+            date = email.utils.parsedate_to_datetime(head.headers["date"])
+        except (KeyError, ValueError):
+            return False
+        skew_s = date.timestamp() - time.time()
+        if abs(skew_s - self._skew_s) < _LEAST_SKEW_S:
+            return False
+        self._skew_s = skew_s
+        self._signer.correct_clock(skew_s)
+        return True
+
+    async def _move(self, region: str | None) -> bool:
+        """Each region is tried once: two that name each other would go on for ever."""
+        if region is None or region in self._regions_tried:
+            return False
+        self._regions_tried.add(region)
+        return await self._connection.move(self._client, region)

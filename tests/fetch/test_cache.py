@@ -1,0 +1,287 @@
+"""Blocks on a local disk: what is kept, what leaves, and what a bad disk may not do."""
+
+from __future__ import annotations
+
+import errno
+import json
+import logging
+import os
+import shutil
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from picture_sets import write_pictures
+
+from streamloader import ConfigError, StreamLoader
+from streamloader.fetch import CacheOptions
+from streamloader.fetch.cache_files import cached_blocks
+from streamloader.fetch.offline import PrefetchOptions, PrefetchReport, prefetch_offline
+
+NUM = 60
+
+
+@pytest.fixture(scope="module")
+def dataset(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("cached") / "set"
+    write_pictures(path, count=NUM)
+    return path
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    return tmp_path / "cache"
+
+
+def prefetch(
+    dataset: Path, folder: Path, limit: int | None = None, epochs: int = 1, seed: int = 0
+) -> PrefetchReport:
+    cache = CacheOptions.of(folder, limit)
+    report = prefetch_offline(
+        str(dataset), PrefetchOptions(batch_size=8, epochs=epochs, seed=seed, cache=cache)
+    )
+    assert report.samples == NUM * epochs
+    assert not report.errors
+    return report
+
+
+def sizes(folder: Path) -> dict[str, int]:
+    found: dict[str, int] = {}
+    for block in cached_blocks(str(folder)):
+        found[block.fingerprint] = found.get(block.fingerprint, 0) + block.nbytes
+    return found
+
+
+def files(folder: Path) -> list[Path]:
+    return sorted(folder.glob("*/*.block"))
+
+
+def test_the_second_epoch_and_the_next_run_read_no_block_from_the_storage(
+    dataset: Path, folder: Path
+) -> None:
+    prefetch(dataset, folder, epochs=3)
+    # Cut by another epoch, a block is still the same block.
+    prefetch(dataset, folder, epochs=3, seed=5)
+    kept = files(folder)
+    again = prefetch(dataset, folder, epochs=2, seed=5)
+    assert files(folder) == kept
+    options = PrefetchOptions(batch_size=8, epochs=2, seed=5)
+    without = prefetch_offline(str(dataset), options)
+    assert again.cache_hits == without.requests - again.requests >= 2 * NUM // 4
+
+
+@pytest.mark.parametrize("damage", ["flipped", "cut", "empty"])
+def test_a_damaged_block_is_read_from_the_storage_and_replaced(
+    damage: str, dataset: Path, folder: Path
+) -> None:
+    prefetch(dataset, folder)
+    victim = files(folder)[3]
+    right = victim.read_bytes()
+    wrong = {"flipped": bytes([right[0] ^ 1]) + right[1:], "cut": right[:-1], "empty": b""}
+    victim.write_bytes(wrong[damage])
+    prefetch(dataset, folder)
+    assert victim.read_bytes() == right
+
+
+def test_the_limit_holds_and_what_is_there_stays(dataset: Path, folder: Path) -> None:
+    prefetch(dataset, folder, limit=40_000)
+    assert 20_000 < sum(sizes(folder).values()) <= 40_000
+    before = files(folder)
+    report = prefetch(dataset, folder, limit=40_000, epochs=3, seed=7)
+    assert set(before) <= set(files(folder))
+    assert sum(sizes(folder).values()) <= 40_000
+    assert report.cache_hits >= 3 * len(before)
+
+
+def test_a_data_set_that_nobody_uses_leaves_for_one_that_is_used(
+    dataset: Path, folder: Path, tmp_path: Path
+) -> None:
+    other = tmp_path / "other"
+    write_pictures(other, count=NUM, block_samples=3)
+    prefetch(other, folder)
+    old, new = sizes(folder), {}
+    limit = sum(old.values()) + 5_000
+    prefetch(dataset, folder, limit=limit)
+    for fingerprint, nbytes in sizes(folder).items():
+        if fingerprint not in old:
+            new[fingerprint] = nbytes
+    assert sum(sizes(folder).values()) <= limit
+    assert next(iter(new.values())) > 60_000
+    # The other one comes back, and the first one has to leave.
+    assert prefetch(other, folder, limit=limit).cache_hits < len(files(folder))
+
+
+def test_a_data_set_that_is_published_again_is_another_one(folder: Path, tmp_path: Path) -> None:
+    place = tmp_path / "set"
+    write_pictures(place, count=NUM)
+    prefetch(place, folder)
+    shutil.rmtree(place)
+    write_pictures(place, count=NUM, block_samples=5)
+    assert prefetch(place, folder).cache_hits == 0
+    assert len(sizes(folder)) == 2
+
+
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EIO, errno.EROFS])
+def test_a_disk_that_takes_nothing_ends_the_cache_with_one_warning(
+    number: int,
+    dataset: Path,
+    folder: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    calls = 0
+
+    def write(descriptor: int, data: Any) -> int:
+        nonlocal calls
+        calls += 1
+        if calls > 3:
+            raise OSError(number, os.strerror(number))
+        return real(descriptor, data)
+
+    real = os.write
+    monkeypatch.setattr("streamloader.fetch.cache.os.write", write)
+    with caplog.at_level(logging.WARNING, "streamloader"):
+        prefetch(dataset, folder, epochs=2)
+    warnings = [record for record in caplog.records if str(folder) in record.getMessage()]
+    assert len(warnings) == 1
+    assert len(files(folder)) == 3
+    assert not list(folder.glob("*/.*"))
+
+
+def test_a_cache_that_vanishes_in_the_midst_of_a_run_is_made_anew(
+    dataset: Path, folder: Path
+) -> None:
+    cache = CacheOptions.of(folder, None)
+    gone = []
+
+    def progress(done: int, total: int) -> None:
+        if done > total // 2 and not gone:
+            gone.append(len(files(folder)))
+            shutil.rmtree(folder)
+
+    report = prefetch_offline(
+        str(dataset), PrefetchOptions(batch_size=8, epochs=4, cache=cache), progress=progress
+    )
+    assert (report.samples, report.errors) == (4 * NUM, ())
+    assert gone[0] > 0
+    assert files(folder)
+
+
+def test_files_of_others_are_never_touched(dataset: Path, folder: Path) -> None:
+    prefetch(dataset, folder)
+    (own,) = sizes(folder)
+    strangers = [
+        folder / "notes.txt",
+        folder / own / "notes.txt",
+        folder / own / "1-2-3.block.bak",
+        folder / "photos" / "1-2-3.block",
+    ]
+    for stranger in strangers:
+        stranger.parent.mkdir(exist_ok=True)
+        stranger.write_bytes(b"mine")
+    (folder / own / "7-7-4.block").symlink_to(strangers[0])
+    run_cli("clear", folder)
+    assert not [path for path in files(folder) if not path.is_symlink() and path.parent.name == own]
+    assert all(stranger.read_bytes() == b"mine" for stranger in strangers)
+
+
+def test_what_killed_writers_left_is_removed_when_it_is_old(dataset: Path, folder: Path) -> None:
+    prefetch(dataset, folder)
+    (own,) = sizes(folder)
+    old, young = (folder / own / f".{letter * 32}.unfinished" for letter in "ab")
+    for path in (old, young):
+        path.write_bytes(b"half")
+    os.utime(old, (time.time() - 7200,) * 2)
+    prefetch(dataset, folder)
+    assert not old.exists()
+    assert young.exists()
+
+
+_READER = """
+import sys
+from streamloader.fetch import CacheOptions
+from streamloader.fetch.offline import PrefetchOptions, prefetch_offline
+dataset, folder, limit, seed = sys.argv[1:]
+cache = CacheOptions.of(folder, int(limit))
+options = PrefetchOptions(batch_size=8, epochs=8, seed=int(seed), cache=cache)
+report = prefetch_offline(dataset, options)
+assert not report.errors and report.samples == 8 * 60, report
+"""
+
+
+def test_processes_share_a_folder_while_one_of_them_empties_it(dataset: Path, folder: Path) -> None:
+    readers = [
+        subprocess.Popen(
+            [sys.executable, "-c", _READER, str(dataset), str(folder), "60000", str(seed)],
+            stderr=subprocess.PIPE,
+        )
+        for seed in range(3)
+    ]
+    while any(reader.poll() is None for reader in readers):
+        for path in files(folder):
+            path.unlink(missing_ok=True)
+        time.sleep(0.01)
+    for reader in readers:
+        _, told = reader.communicate()
+        assert reader.returncode == 0, told.decode()
+
+
+def run_cli(verb: str, folder: Path, *more: str) -> dict[str, Any]:
+    done = subprocess.run(
+        [sys.executable, "-m", "streamloader", "cache", verb, str(folder), *more, "--json"],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    found: dict[str, Any] = json.loads(done.stdout)
+    return found
+
+
+def test_the_command_line_shows_and_shrinks_a_cache(dataset: Path, folder: Path) -> None:
+    assert run_cli("ls", folder) == {"bytes": 0, "blocks": 0, "datasets": []}
+    prefetch(dataset, folder)
+    (fingerprint, nbytes), *_ = sizes(folder).items()
+    shown = run_cli("ls", folder)
+    assert (shown["bytes"], shown["blocks"]) == (nbytes, len(files(folder)))
+    assert shown["datasets"][0]["fingerprint"] == fingerprint
+    assert run_cli("prune", folder, "--cache-limit", "30kb")["bytes"] <= 30_000
+    assert files(folder)
+    assert run_cli("clear", folder, "--dataset", fingerprint)["blocks"] == 0
+    assert list(folder.iterdir()) == []
+
+
+@pytest.mark.parametrize("feed", ["thread", "process"])
+def test_a_loader_reads_its_second_epoch_from_the_cache(
+    feed: str, dataset: Path, folder: Path
+) -> None:
+    def epoch(loader: StreamLoader) -> list[int]:
+        return [int(label) for batch in loader for label in batch["label"][batch["valid"]]]
+
+    options: dict[str, Any] = {"batch_size": 8, "shuffle": True, "num_workers": 1, "feed": feed}
+    with StreamLoader(str(dataset), cache_dir=folder, cache_limit="10mb", **options) as loader:
+        assert sorted(epoch(loader)) == list(range(NUM))
+        kept = files(folder)
+        assert sorted(epoch(loader)) == list(range(NUM))
+        hits = loader.stats()["counters"]["cache.hits"]
+    assert len(kept) >= NUM // 5
+    assert set(kept) <= set(files(folder))
+    assert hits >= len(kept)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ((None, "1gb"), "needs a cache_dir"),
+        (("s3://bucket/x", None), "folder of this machine"),
+        (("", None), "folder of this machine"),
+        ((__file__, None), "not a folder"),
+        (("x", "many"), "cache_limit"),
+    ],
+)
+def test_arguments_that_cannot_work_are_refused(arguments: Any, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        CacheOptions.of(*arguments)
