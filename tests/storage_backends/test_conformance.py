@@ -343,7 +343,9 @@ async def test_pieces_are_written_as_if_they_were_one(store: Store) -> None:
     assert await store.read("a") == b"first" + content + b"last"
 
 
-async def test_an_unfinished_write_is_listed_and_discarded(place: Any) -> None:
+async def test_an_unfinished_write_is_listed_and_discarded(place: Any, backend: str) -> None:
+    if backend.startswith("cloud"):
+        pytest.skip("obstore cannot list the uploads that were begun")
     options = {**place.options, **({"part_bytes": 5 * 2**20} if place.options else {})}
     async with open_store(place.url, **options) as store:
         await store.put("done", b"x")
