@@ -105,7 +105,7 @@ PICTURES = [picture(number) for number in range(NUM)]
 
 @pytest.mark.parametrize(
     "least_faults",
-    [300, pytest.param(10_000, marks=[pytest.mark.slow, pytest.mark.timeout(900)])],
+    [80, pytest.param(10_000, marks=[pytest.mark.slow, pytest.mark.timeout(900)])],
 )
 async def test_no_sample_is_lost_repeated_or_wrong_whatever_the_storage_does(
     least_faults: int, s3_bucket: Any, monkeypatch: pytest.MonkeyPatch

@@ -67,7 +67,7 @@ def run(path: Path, memory_limit: int, epochs: int) -> dict[str, int]:
     return told
 
 
-@pytest.mark.parametrize("limit_mib", [76, 110])
+@pytest.mark.parametrize("limit_mib", [76, pytest.param(110, marks=pytest.mark.slow)])
 def test_the_process_grows_by_no_more_than_the_limit_and_its_own_code(large, limit_mib):
     took = run(large, limit_mib * MIB, epochs=3)
     assert took["samples"] == 3 * NUM_RECORDS
