@@ -100,12 +100,10 @@ def test_demo_learns_resumes_reports_and_leaves_nothing(scratch: Path) -> None:
 
 @pytest.mark.s3
 @pytest.mark.usefixtures("_needs_server")
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("number", "stage"),
-    [
-        (signal.SIGTERM, "painting"),
-        pytest.param(signal.SIGINT, "training", marks=pytest.mark.slow),
-    ],
+    [(signal.SIGTERM, "painting"), (signal.SIGINT, "training")],
     ids=["terminated-while-painting", "ctrl-c-while-training"],
 )
 def test_interrupted_demo_leaves_nothing(scratch: Path, number: signal.Signals, stage: str) -> None:
