@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import logging
-import os
 import threading
 import weakref
 from collections.abc import Callable
@@ -17,6 +16,7 @@ from streamloader._choice import choose
 from streamloader._decode_state import DecodeState
 from streamloader._epoch import EpochRun
 from streamloader._fields import BatchFields
+from streamloader._own_process import OwnProcess
 from streamloader._packing import check_packed
 from streamloader._settings import Settings
 from streamloader._world import World
@@ -53,7 +53,7 @@ _NICENESS_BESIDE_A_GPU = 10
 logger = logging.getLogger("streamloader.loader")
 
 
-class Engine:
+class Engine(OwnProcess):
     """Everything that lives as long as the loader and must be closed.
 
     Args:
@@ -70,8 +70,8 @@ class Engine:
     def __init__(
         self, settings: Settings, world: World, delivery: Delivery, seats: Seats | None = None
     ) -> None:
+        super().__init__()
         self.settings = settings
-        self._process = os.getpid()
         self.counters = Counters()
         self.seats = seats or choose_seats(settings, world, delivery.gpu)
         self.num_workers = len(self.seats.workers)
@@ -186,19 +186,6 @@ class Engine:
             self.router = dataclasses.replace(self.router, share=saved.gpu_share)
         saved.warn_if_other(self.decode_state)
         return self.decode_state != before
-
-    @property
-    def is_forked(self) -> bool:
-        """Whether this process is a fork of the one that has the threads."""
-        return os.getpid() != self._process
-
-    def refuse_fork(self) -> None:
-        """Raises ConfigError in a forked process."""
-        if self.is_forked:
-            raise ConfigError(
-                f"this loader belongs to process {self._process}, whose threads did not come along"
-                f" into the forked process {os.getpid()}: make a loader there"
-            )
 
     @property
     def prefetcher(self) -> Prefetcher:

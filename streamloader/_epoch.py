@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import threading
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
@@ -50,6 +49,7 @@ class EpochRun(Run):
         skipped_digest: int = 0,
     ) -> None:
         super().__init__(
+            engine,
             engine.settings,
             engine.choice,
             epoch=epoch,
@@ -63,7 +63,6 @@ class EpochRun(Run):
         )
         settings = engine.settings
         self._engine = engine
-        self._delivery = delivery
         self._on_planned = on_planned
         self._recipe = Recipe(
             fields=engine.fields,
@@ -80,8 +79,6 @@ class EpochRun(Run):
         self._bad_rows = skipped
         self._abort = AbortWord()
         self._running: Running[None] | None = None
-        self._stopping = threading.Lock()
-        self._stopped = False
 
     def start(self) -> None:
         self._delivery.begin(self)
@@ -89,23 +86,14 @@ class EpochRun(Run):
         self._running = self._engine.loop_thread.submit(self._main())
 
     def stop(self) -> None:
-        if self._engine.is_forked:
-            return
         self._abort.set()
-        self.outbox.close()
-        with self._stopping:
-            if self._stopped:
-                return
-            if self.station is not None:
-                # It may read compressed pictures, whose memory the prefetcher frees next.
-                self.station.close()
-            if self._running is not None:
-                self._running.stop()
-            self._engine.pool.cancel(self)
-            self._release_undelivered()
-            self._delivery.end(self)
-            self._stopped = True
-            self._engine.runs.discard(self)
+        super().stop()
+        self._engine.runs.discard(self)
+
+    def _end_work(self) -> None:
+        if self._running is not None:
+            self._running.stop()
+        self._engine.pool.cancel(self)
 
     def describe_stall(self) -> str:
         with self._lock:

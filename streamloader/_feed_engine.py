@@ -35,6 +35,7 @@ from streamloader._feed_delivery import started
 from streamloader._feed_errors import FeedDied
 from streamloader._feed_process import FeedProcess
 from streamloader._feed_run import FeedRun
+from streamloader._own_process import OwnProcess
 from streamloader._settings import Settings
 from streamloader._world import World
 from streamloader.decode import open_decoder
@@ -55,7 +56,7 @@ _DEATHS_IN_A_ROW = 3
 _LOGGERS = ("streamloader", "storage_backends")
 
 
-class FeedEngine:
+class FeedEngine(OwnProcess):
     """Runs a feed process and takes its batches in.
 
     Args:
@@ -67,12 +68,12 @@ class FeedEngine:
     """
 
     def __init__(self, settings: Settings, world: World, delivery: Delivery) -> None:
+        super().__init__()
         self.settings = settings
         self.counters = Counters()
         self.runs: set[FeedRun] = set()
         self.seats = choose_seats(settings, world, delivery.gpu)
         self.num_workers = len(self.seats.workers)
-        self._owner = os.getpid()
         self._delivery = delivery
         self._opening = _opening(settings, world, delivery, self.seats)
         self._lock = threading.RLock()
@@ -126,19 +127,6 @@ class FeedEngine:
         """As of ``Engine``; a feed process has nothing to take over."""
         saved.warn_if_other(self.decode_state)
         return False
-
-    @property
-    def is_forked(self) -> bool:
-        """Whether this process is a fork of the one that has the feed."""
-        return os.getpid() != self._owner
-
-    def refuse_fork(self) -> None:
-        """Raises ConfigError in a forked process."""
-        if self.is_forked:
-            raise ConfigError(
-                f"this loader belongs to process {self._owner}, whose feed did not come along into"
-                f" the forked process {os.getpid()}: make a loader there"
-            )
 
     def new_run(
         self, cursor: LoaderState, world: World, delivery: Delivery, skipped_digest: int

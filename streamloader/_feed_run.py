@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import threading
 from typing import TYPE_CHECKING, cast
 
 from streamloader._assemble import Filled
@@ -40,6 +39,7 @@ class FeedRun(Run):
         skipped_digest: int,
     ) -> None:
         super().__init__(
+            engine,
             engine.settings,
             engine.choice,
             epoch=cursor.epoch,
@@ -53,10 +53,7 @@ class FeedRun(Run):
         )
         self.number = number
         self._engine = engine
-        self._delivery = delivery
         self._world = world
-        self._stopping = threading.Lock()
-        self._stopped = False
         self._arrived = 0
         self._begun_at = 0
         self._position = cursor.position
@@ -98,19 +95,8 @@ class FeedRun(Run):
         if not self.outbox.put(plan.number, filled):
             self._release_undelivered()
 
-    def stop(self) -> None:
-        if self._engine.is_forked:
-            return
-        self.outbox.close()
-        with self._stopping:
-            if self._stopped:
-                return
-            if self.station is not None:
-                self.station.close()
-            self._engine.end(self)
-            self._release_undelivered()
-            self._delivery.end(self)
-            self._stopped = True
+    def _end_work(self) -> None:
+        self._engine.end(self)
 
     def describe_stall(self) -> str:
         described: str | None = self._engine.ask(self)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from streamloader._assemble import Filled
 from streamloader._outbox import Outbox
+from streamloader._own_process import OwnProcess
 from streamloader._settings import Settings
 from streamloader.order import LoaderState, RankPlan, mix64
 from streamloader.transfer import Slot, TransferStation
@@ -25,6 +26,7 @@ class Run(ABC):
     """One pass over (the rest of) an epoch.
 
     Args:
+        owner: the engine that the run works with.
         settings: of the loader.
         choice: which samples an epoch draws.
         epoch, start: epoch, and the global position from which it goes on.
@@ -41,6 +43,7 @@ class Run(ABC):
 
     def __init__(
         self,
+        owner: OwnProcess,
         settings: Settings,
         choice: Choice,
         *,
@@ -54,6 +57,10 @@ class Run(ABC):
         skipped_digest: int,
     ) -> None:
         self.settings = settings
+        self._owner = owner
+        self._delivery = delivery
+        self._stopping = threading.Lock()
+        self._stopped = False
         self.epoch = epoch
         self.skipped = skipped
         self.skipped_digest = skipped_digest
@@ -80,8 +87,27 @@ class Run(ABC):
         """Begins; once."""
 
     @abstractmethod
+    def _end_work(self) -> None:
+        """Ends what fills the run's slots, and waits for it; called once."""
+
     def stop(self) -> None:
-        """Ends the run: nothing of it touches a slot afterwards. Idempotent."""
+        """Ends the run: nothing of it touches a slot afterwards. Idempotent.
+
+        In a forked process it does nothing: the work is the parent's.
+        """
+        if self._owner.is_forked:
+            return
+        self.outbox.close()
+        with self._stopping:
+            if self._stopped:
+                return
+            if self.station is not None:
+                # It may read compressed pictures, whose memory goes back next.
+                self.station.close()
+            self._end_work()
+            self._release_undelivered()
+            self._delivery.end(self)
+            self._stopped = True
 
     @abstractmethod
     def describe_stall(self) -> str:
