@@ -130,13 +130,7 @@ def convert(
         raise ConfigError("resume and overwrite exclude each other; give one")
     if options.pictures.lossless_baseline:
         require_lossless()
-    choice = SourceChoice(
-        kind=source_kind,
-        labels=labels,
-        keep_classes=None if keep_classes is None else tuple(keep_classes),
-        keep_keys=None if keep_keys is None else frozenset(keep_keys),
-        split=split,
-    )
+    choice = SourceChoice.of(source_kind, labels, keep_classes, keep_keys, split)
     paths = source_paths(src)
     working = open_engine(engine, options.num_threads)
     store = open_store(os.fspath(dest), **(storage_options or {}))

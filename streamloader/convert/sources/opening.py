@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -35,6 +35,19 @@ class SourceChoice:
     keep_classes: tuple[str, ...] | None = None
     keep_keys: frozenset[str] | None = None
     split: str | None = None
+
+    @staticmethod
+    def of(
+        kind: str,
+        labels: str | os.PathLike[str] | None,
+        keep_classes: Iterable[str] | None,
+        keep_keys: Iterable[str] | None,
+        split: str | None,
+    ) -> SourceChoice:
+        """The choice, with classes and keys in any collection."""
+        classes = None if keep_classes is None else tuple(keep_classes)
+        keys = None if keep_keys is None else frozenset(keep_keys)
+        return SourceChoice(kind, labels, classes, keys, split)
 
     def __post_init__(self) -> None:
         if self.kind not in SOURCE_KINDS:
