@@ -158,7 +158,7 @@ class AssembleJob:
         workers = self._recipe.workers
         if not self._routes:
             return workers
-        rows = max(route.num_staged for route in self._routes.values())
+        rows = max(route.staging.num_staged for route in self._routes.values())
         return max(1, min(workers, -(-rows * workers // self._recipe.batch_size)))
 
     def _engine_work(self, faults: dict[int, str]) -> EngineWork:
@@ -179,7 +179,11 @@ class AssembleJob:
             return found
 
         return EngineWork(
-            batches, lambda name: self._routes[name].num_staged, redo, self._fetched.release
+            batches,
+            dict.fromkeys(batches, self._recipe.arena.array),
+            {name: route.staging for name, route in self._routes.items()},
+            redo,
+            self._fetched.release,
         )
 
     def failed(self, error: BaseException) -> None:

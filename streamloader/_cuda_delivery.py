@@ -7,11 +7,12 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from streamloader._assemble import Filled
+from streamloader._carried import CARRIED_SUFFIX
 from streamloader._delivery import DecodeDevice, Delivery, as_tensor
 from streamloader._device_filling import DeviceFilling, device_layout
-from streamloader._routing import TABLE_SUFFIX, Router, table_spec
+from streamloader._routing import TABLE_SUFFIX, table_spec
 from streamloader.decode import Decoder, PixelFormat, Transform, output_size
-from streamloader.decode.gpu import SLAB_BYTES, GpuDecoder, Nvjpeg, RowMaker
+from streamloader.decode.gpu import GpuDecoder, Nvjpeg, RowMaker
 from streamloader.errors import ConfigError
 from streamloader.fetch import Arena
 from streamloader.monitor import Counters
@@ -32,7 +33,6 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("streamloader.loader")
 
-DEFAULT_GPU_SHARE = 1.0
 _DEVICE_SLOTS = 2
 _DEVICE_SLOTS_WITH_ENGINES = 3
 
@@ -76,7 +76,6 @@ class CudaDelivery(Delivery):
         slot_pixels = pixels if on_host else PixelFormat()
         super().__init__(partial(HostMemory, pin=backend), slot_pixels, backend.device.index)
         self._engine = engine
-        self.decodes_on_device = False
         if decode_device != "cpu":
             self._open_engine(transform, decode_device)
 
@@ -106,8 +105,14 @@ class CudaDelivery(Delivery):
         if self._on_host:
             raise ConfigError("map, batch_map and collate need the pixels on the host")
 
-    def slot_extras(self, fields: BatchFields) -> tuple[FieldSpec, ...]:
-        return tuple(map(table_spec, fields.pictures)) if self.decodes_on_device else ()
+    def slot_layout(
+        self,
+        fields: BatchFields,
+        batch_size: int,
+        room_bytes: int,  # noqa: ARG002 - the engines read in the blocks themselves
+    ) -> SlotLayout:
+        tables = map(table_spec, fields.pictures) if self.decodes_on_device else ()
+        return SlotLayout.build((*fields.slot, *tables), batch_size)
 
     def open(
         self,
@@ -124,18 +129,13 @@ class CudaDelivery(Delivery):
         size = output_size(decoder.transform)
         self._maker = RowMaker(self._backend.device, size, self._pixels)
         if self.decodes_on_device:
-            assert arena is not None
-            self._pinned = PinnedArray(arena.array, self._backend)
+            if arena is not None:
+                self._pinned = PinnedArray(arena.array, self._backend)
             self._decoder = GpuDecoder(self._engine, self._backend, self._maker, counters)
 
     @property
     def _makes_pixels(self) -> bool:
         return self.decodes_on_device or self._pixels.dtype != "uint8"
-
-    def router(self, counters: Counters, share: float | None) -> Router | None:
-        if not self.decodes_on_device:
-            return None
-        return Router(DEFAULT_GPU_SHARE if share is None else share, SLAB_BYTES, counters)
 
     def decode_path(self, decoder: Decoder | None) -> str:
         path = super().decode_path(decoder)
@@ -170,7 +170,9 @@ class CudaDelivery(Delivery):
             for spec in self.fields.slot
             if spec.name in {field.name for field in pictures}
         )
-        hidden = frozenset(field.name + TABLE_SUFFIX for field in pictures)
+        hidden = frozenset(
+            field.name + suffix for field in pictures for suffix in (TABLE_SUFFIX, CARRIED_SUFFIX)
+        )
         return DeviceFilling(
             self._backend,
             self.layout,
@@ -178,7 +180,6 @@ class CudaDelivery(Delivery):
             pictures,
             maker=self._maker,
             decoder=self._decoder,
-            arena=self.arena,
             on_late_faults=run.accept_late_faults,
             counters=self.counters,
         )

@@ -13,16 +13,18 @@ from streamloader._assemble import Filled, host_fields
 from streamloader._fields import BatchFields
 from streamloader._routing import Router
 from streamloader.decode import Decoder, PixelFormat, Transform
+from streamloader.decode.gpu import SLAB_BYTES
 from streamloader.errors import ConfigError
 from streamloader.fetch import Arena
 from streamloader.monitor import Counters
-from streamloader.transfer import FieldSpec, HostMemory, SlotLayout, lease_arrays
+from streamloader.transfer import HostMemory, SlotLayout, lease_arrays
 
 if TYPE_CHECKING:
     from streamloader._run import Run
 
 DecodeDevice = Literal["auto", "cpu", "cuda"]
 DECODE_DEVICES = ("auto", "cpu", "cuda")
+_DEFAULT_GPU_SHARE = 1.0
 
 
 class Delivery(ABC):
@@ -32,6 +34,9 @@ class Delivery(ABC):
         memory_factory: makes the memory of a host slot, as ``HostMemory`` does.
         slot_pixels: how pictures lie in the slot.
         gpu: number of the GPU for CUDA, None for the CPU.
+
+    Attributes:
+        decodes_on_device: engines of a device decode pictures.
     """
 
     def __init__(
@@ -43,12 +48,22 @@ class Delivery(ABC):
         self.memory_factory = memory_factory
         self.slot_pixels = slot_pixels
         self.gpu = gpu
+        self.decodes_on_device = False
         self._fields: BatchFields | None = None
         self._layout: SlotLayout | None = None
 
-    def slot_extras(self, fields: BatchFields) -> tuple[FieldSpec, ...]:  # noqa: ARG002 - for others
-        """Fields of a slot besides those of a batch, for the delivery's own use."""
-        return ()
+    def slot_layout(
+        self,
+        fields: BatchFields,
+        batch_size: int,
+        room_bytes: int,  # noqa: ARG002 - for others
+    ) -> SlotLayout:
+        """What a slot holds: the fields of a batch, and what the delivery needs besides.
+
+        Args:
+            room_bytes: for a compressed picture that a device decodes, see ``room_for_picture``.
+        """
+        return SlotLayout.build(fields.slot, batch_size)
 
     def open(
         self,
@@ -65,13 +80,25 @@ class Delivery(ABC):
         self.arena = arena
         self.counters = counters
 
-    def router(self, counters: Counters, share: float | None) -> Router | None:  # noqa: ARG002 - for others
+    def gpu_share(self, asked: float | None) -> float | None:
+        """Share of the pictures that the device decodes; None if it decodes none.
+
+        Args:
+            asked: by the user; None for the default.
+        """
+        if not self.decodes_on_device:
+            return None
+        return _DEFAULT_GPU_SHARE if asked is None else asked
+
+    def router(self, share: float | None, room_bytes: int, counters: Counters) -> Router | None:
         """Divides pictures between the decode workers and the device; None: no such division.
 
         Args:
-            share: of the device; None for the default.
+            share: asked for by the user; None for the default.
+            room_bytes: see ``slot_layout``.
         """
-        return None
+        chosen = self.gpu_share(share)
+        return None if chosen is None else Router(chosen, room_bytes, SLAB_BYTES, counters)
 
     def decode_path(self, decoder: Decoder | None) -> str:
         """What decodes pictures, for reports and the state."""

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from streamloader._assemble import Filled
+from streamloader._carried import CARRIED_SUFFIX
 from streamloader._routing import TABLE_SUFFIX, EngineWork
 from streamloader.decode.gpu import TABLE_WORDS, GpuDecoder, NvjpegError, RowMaker
 from streamloader.dts import Field
-from streamloader.fetch import Arena
 from streamloader.monitor import Counters
 from streamloader.transfer import CudaBackend, FieldSpec, Region, Slot, SlotLayout
 from streamloader.transfer.layout import ALIGNMENT_BYTES, GUARD_BYTES
@@ -21,7 +21,7 @@ LateFaults = Callable[[Filled, dict[int, str]], None]
 def device_layout(
     host: SlotLayout, pictures: tuple[FieldSpec, ...], hidden: frozenset[str]
 ) -> SlotLayout:
-    """A device slot: the host slot as it is, and behind it the pictures in their final form.
+    """A device slot: what is copied of the host slot, and behind it the pictures' final form.
 
     Args:
         host: layout of the host slots.
@@ -34,7 +34,7 @@ def device_layout(
         for region in host.regions
         if region.field.name not in final and region.field.name not in hidden
     ]
-    end = host.nbytes
+    end = max(region.end for region in copied_regions(host)) + GUARD_BYTES
     for spec in pictures:
         offset = -(-end // ALIGNMENT_BYTES) * ALIGNMENT_BYTES
         regions.append(Region(spec, offset, spec.row_bytes * host.batch_size))
@@ -43,6 +43,11 @@ def device_layout(
     return SlotLayout(
         host.batch_size, fields, tuple(regions), -(-end // ALIGNMENT_BYTES) * ALIGNMENT_BYTES
     )
+
+
+def copied_regions(host: SlotLayout) -> list[Region]:
+    """Regions of a host slot that the device gets: all but the engines' compressed pictures."""
+    return [r for r in host.regions if not r.field.name.endswith(CARRIED_SUFFIX)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +82,6 @@ class DeviceFilling:
         pictures: the picture fields.
         maker: makes rows from staged bytes.
         decoder: decodes on the device, if engines are used.
-        arena: holds the compressed pictures; None if another process decodes them.
         on_late_faults: told the bad rows that turned up only here; brings the slot in order, or
             raises what ends the run.
         counters: told the number of batches that the engines refused as ``decode.engine_refusals``.
@@ -92,7 +96,6 @@ class DeviceFilling:
         *,
         maker: RowMaker,
         decoder: GpuDecoder | None,
-        arena: Arena | None,
         on_late_faults: LateFaults,
         counters: Counters,
     ) -> None:
@@ -102,7 +105,6 @@ class DeviceFilling:
         self._pictures = tuple(field.name for field in pictures)
         self._maker = maker
         self._decoder = decoder
-        self._address = 0 if arena is None else arena.array.ctypes.data
         self._on_late_faults = on_late_faults
         self._counters = counters
         self._final = {r.field.name: r for r in layout.regions if r.field.name in self._pictures}
@@ -131,10 +133,10 @@ class DeviceFilling:
     def _copy(self, host: Slot, work: EngineWork | None, memory: Any, stream: Any) -> int:
         """Enqueues one copy of all that is used of the host slot."""
         end = 0
-        for region in self._host_layout.regions:
+        for region in copied_regions(self._host_layout):
             name, rows = region.field.name, host.rows
             if work is not None and name in work.batches:
-                rows = work.num_staged(name)
+                rows = work.stagings[name].num_staged
             if rows:
                 end = max(end, region.offset + rows * region.field.row_bytes)
         self._backend.copy_to_device(host.array, memory, end, stream)
@@ -145,10 +147,8 @@ class DeviceFilling:
     ) -> None:
         assert self._decoder is not None
         for name, batch in work.batches.items():
-            picture = views[name].first(host.rows)
-            self._decoder.fill(
-                batch, self._address, picture.table, picture.staged, picture.out, stream
-            )
+            picture, address = views[name].first(host.rows), work.memories[name].ctypes.data
+            self._decoder.fill(batch, address, picture.table, picture.staged, picture.out, stream)
 
     def _redo(
         self, refusal: NvjpegError, host: Slot, filled: Filled, memory: Any, stream: Any

@@ -18,6 +18,7 @@ from streamloader._epoch import EpochRun
 from streamloader._fields import BatchFields
 from streamloader._own_process import OwnProcess
 from streamloader._packing import check_packed
+from streamloader._routing import room_for_picture
 from streamloader._settings import Settings
 from streamloader._world import World
 from streamloader.decode import Decoder, WorkerPool, open_decoder
@@ -40,7 +41,7 @@ from streamloader.topology import (
     read_machine,
     visible_cuda,
 )
-from streamloader.transfer import SlotLayout, SlotRing
+from streamloader.transfer import SlotRing
 
 if TYPE_CHECKING:
     from streamloader._delivery import Delivery
@@ -133,8 +134,15 @@ class Engine(OwnProcess):
             weights=settings.sampler_weights,
             epoch_size=settings.epoch_size,
         )
-        extras = delivery.slot_extras(self.fields)
-        layout = SlotLayout.build(self.fields.slot + extras, settings.batch_size)
+        expansion = await catalog.expansion()
+        slots = settings.prefetch_batches + _CONSUMER_SLOTS
+        room_bytes = room_for_picture(
+            (1 + expansion) * float(catalog.blocks.block_bytes.sum()) / catalog.num_samples,
+            settings.batch_size,
+            limit // 4 // slots,
+        )
+        layout = delivery.slot_layout(self.fields, settings.batch_size, room_bytes)
+        self.layout = layout
         self.memory = divide_memory(
             catalog,
             self.choice.order(0).spec,
@@ -142,8 +150,8 @@ class Engine(OwnProcess):
             batch_size=settings.batch_size,
             world_size=world.world_size,
             slot_bytes=layout.stride_bytes,
-            slots=settings.prefetch_batches + _CONSUMER_SLOTS,
-            expansion=await catalog.expansion(),
+            slots=slots,
+            expansion=expansion,
         )
         self.arena = Arena(self.memory.block_bytes)
         if settings.cache is not None:
@@ -166,7 +174,7 @@ class Engine(OwnProcess):
         delivery.open(
             self.fields, layout, arena=self.arena, decoder=self.decoder, counters=self.counters
         )
-        self.router = delivery.router(self.counters, settings.gpu_decode_share)
+        self.router = delivery.router(settings.gpu_decode_share, room_bytes, self.counters)
         self._decode_path = delivery.decode_path(self.decoder)
 
     @property
@@ -181,11 +189,15 @@ class Engine(OwnProcess):
             Whether that changed anything for the runs to come.
         """
         before = self.decode_state
-        chosen = self.settings.gpu_decode_share
-        if self.router is not None and saved.gpu_share is not None and chosen is None:
-            self.router = dataclasses.replace(self.router, share=saved.gpu_share)
+        if self.settings.gpu_decode_share is None:
+            self.share_pictures(saved.gpu_share)
         saved.warn_if_other(self.decode_state)
         return self.decode_state != before
+
+    def share_pictures(self, gpu_share: float | None) -> None:
+        """The engines get this share of the pictures of the runs to come, if there are any."""
+        if self.router is not None and gpu_share is not None:
+            self.router = dataclasses.replace(self.router, share=gpu_share)
 
     @property
     def prefetcher(self) -> Prefetcher:

@@ -74,9 +74,6 @@ class EpochRun(Run):
             epoch=epoch,
             router=engine.router,
         )
-        share = -(-engine.choice.num_samples // world_size)
-        self._bad_limit = settings.max_bad_fraction * share
-        self._bad_rows = skipped
         self._abort = AbortWord()
         self._running: Running[None] | None = None
 
@@ -170,46 +167,34 @@ class EpochRun(Run):
         if settings.on_error == "raise" or self._abort.is_set():
             self._engine.loop_thread.submit(self._fail(filled, row))
             return False
-        with self._lock:
-            self._bad_rows += len(filled.faults)
-            bad = self._bad_rows
-        if bad > self._bad_limit:
-            self._engine.loop_thread.submit(self._fail(filled, row, bad))
+        too_many = self._count_bad(len(filled.faults))
+        if too_many is not None:
+            self._engine.loop_thread.submit(self._fail(filled, row, too_many))
             return False
         stand_in(filled)
         self._engine.loop_thread.submit(self._name_skipped(filled, sorted(filled.faults)))
         return True
 
     def accept_late_faults(self, filled: Filled, faults: dict[int, str]) -> None:
-        settings = self._engine.settings
         filled.faults.update(faults)
-        with self._lock:
-            self._bad_rows += len(faults)
-            bad = self._bad_rows
-        over = bad > self._bad_limit
-        if settings.on_error == "raise" or over:
+        too_many = self._count_bad(len(faults))
+        if self.settings.on_error == "raise" or too_many is not None:
             error = self._engine.loop_thread.run(self._sample_error(filled, min(faults)))
-            if over and settings.on_error != "raise":
-                error.add_note(self._too_many(bad))
+            if too_many is not None and self.settings.on_error == "skip":
+                error.add_note(too_many)
             raise error
         stand_in(filled)
         self._engine.loop_thread.submit(self._name_skipped(filled, sorted(faults)))
 
-    def _too_many(self, bad: int) -> str:
-        return (
-            f"{bad} bad samples are more than max_bad_fraction="
-            f"{self.settings.max_bad_fraction} of this rank's epoch allows"
-        )
-
-    async def _fail(self, filled: Filled, row: int, bad: int | None = None) -> None:
+    async def _fail(self, filled: Filled, row: int, too_many: str | None = None) -> None:
         error: BaseException
         try:
             error = await self._sample_error(filled, row)
         except Exception as failure:  # noqa: BLE001 - handed to the consumer, who raises it
             error = failure
             error.add_note(f"while naming a bad sample: {filled.faults[row]}")
-        if bad is not None:
-            error.add_note(self._too_many(bad))
+        if too_many is not None:
+            error.add_note(too_many)
         self.outbox.fail(error)
 
     async def _name_skipped(self, filled: Filled, rows: list[int]) -> None:

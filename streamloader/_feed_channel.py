@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from streamloader._carried import Carried
 from streamloader._choice import Choice
 from streamloader._feed_errors import SentError
 from streamloader._fields import BatchFields
@@ -26,6 +27,7 @@ from streamloader.decode import PixelFormat
 from streamloader.fetch import MemoryPlan
 from streamloader.order import BatchPlan
 from streamloader.topology import Seats
+from streamloader.transfer import SlotLayout
 
 _HEADER = struct.Struct("<QB")
 _PIECE_BYTES = 1 << 20
@@ -33,11 +35,18 @@ _PIECE_BYTES = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class Open:
-    """To the feed, first and once: what to read and how."""
+    """To the feed, first and once: what to read and how.
+
+    Attributes:
+        gpu: of the trainer; None if batches are for the CPU.
+        engines: that GPU's engines decode pictures.
+    """
 
     settings: Settings
     world: World
     slot_pixels: PixelFormat
+    gpu: int | None
+    engines: bool
     seats: Seats
     log_levels: dict[str, int]
 
@@ -50,9 +59,9 @@ class FeedFacts:
     fingerprint: str
     classes: tuple[str, ...]
     fields: BatchFields
+    layout: SlotLayout
     choice: Choice
     memory: MemoryPlan
-    decoder: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +80,12 @@ class Failed:
 
 @dataclass(frozen=True, slots=True)
 class Start:
-    """To the feed: begin a run; its messages name it by ``run``."""
+    """To the feed: begin a run; its messages name it by ``run``.
+
+    Attributes:
+        bad_rows: that the run has had so far.
+        gpu_share: of the pictures that engines decode.
+    """
 
     run: int
     epoch: int
@@ -79,6 +93,7 @@ class Start:
     rank: int
     world_size: int
     bad_rows: int
+    gpu_share: float | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,6 +121,7 @@ class Batch:
     samples: npt.NDArray[np.int64]
     variable: dict[str, Any]
     faults: dict[int, str]
+    carried: Carried | None
     mapped: dict[str, Any] | None
 
 
@@ -151,6 +167,15 @@ class Ask:
 
     number: int
     run: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class NameSample:
+    """To the feed: the error for a sample that is bad for ``reason``, as a ``SentError``."""
+
+    number: int
+    sample: int
+    reason: str
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,6 +22,7 @@ from streamloader._feed_channel import (
     FeedFacts,
     Leased,
     Log,
+    NameSample,
     Open,
     Opened,
     Planned,
@@ -45,7 +46,9 @@ class Feed:
 
     def __init__(self, channel: Channel, opening: Open) -> None:
         self._channel = channel
-        self._delivery = FeedDelivery(channel, opening.slot_pixels)
+        self._delivery = FeedDelivery(
+            channel, opening.slot_pixels, gpu=opening.gpu, engines=opening.engines
+        )
         self._engine = Engine(opening.settings, opening.world, self._delivery, seats=opening.seats)
         self._runs: dict[int, EpochRun] = {}
 
@@ -56,9 +59,9 @@ class Feed:
             fingerprint=engine.catalog.fingerprint,
             classes=tuple(engine.catalog.manifest.classes or ()),
             fields=engine.fields,
+            layout=engine.layout,
             choice=engine.choice,
             memory=engine.memory,
-            decoder="none" if engine.decoder is None else engine.decoder.name,
         )
 
     def serve(self) -> None:
@@ -85,8 +88,11 @@ class Feed:
                 self._channel.send(Answer(number, self._stats()))
             case Ask(number, run) if run in self._runs:
                 self._channel.send(Answer(number, self._runs[run].describe_stall()))
+            case NameSample(number, sample, reason):
+                self._channel.send(Answer(number, self._error_of(sample, reason)))
 
     def _start(self, message: Start) -> None:
+        self._engine.share_pictures(message.gpu_share)
         run = EpochRun(
             self._engine,
             epoch=message.epoch,
@@ -100,6 +106,16 @@ class Feed:
         self._runs[message.run] = run
         run.start()
         started(lambda: self._delivery.carry(message.run, run), f"carry-{message.run}")
+
+    def _error_of(self, sample: int, reason: str) -> SentError:
+        error: BaseException
+        try:
+            naming = self._engine.catalog.sample_error(sample, reason)
+            error = self._engine.loop_thread.run(naming)
+        except Exception as failure:  # noqa: BLE001 - handed to the trainer, who raises it
+            error = failure
+            error.add_note(f"while naming a bad sample: {reason}")
+        return SentError.of(error)
 
     def _give_back(self, index: int) -> None:
         ring = self._engine.ring

@@ -9,15 +9,18 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from streamloader._assemble import Filled
+from streamloader._carried import carried_spec, carry
 from streamloader._delivery import Delivery
 from streamloader._feed_channel import Batch, Channel, NewSlot, RunFailed
 from streamloader._feed_errors import SentError
 from streamloader._outbox import Closed
+from streamloader._routing import table_spec
 from streamloader.decode import PixelFormat
 from streamloader.topology import NumaNode
-from streamloader.transfer import HostMemory, Slot
+from streamloader.transfer import HostMemory, Slot, SlotLayout
 
 if TYPE_CHECKING:
+    from streamloader._fields import BatchFields
     from streamloader._run import Run
 
 NO_SLOT = -1
@@ -29,11 +32,16 @@ class FeedDelivery(Delivery):
     Args:
         channel: to the trainer.
         slot_pixels: how pictures lie in a slot.
+        gpu: of the trainer; None if batches are for the CPU.
+        engines: that GPU's engines decode pictures, which lie in the slots for them.
     """
 
-    def __init__(self, channel: Channel, slot_pixels: PixelFormat) -> None:
-        super().__init__(self._new_memory, slot_pixels, None)
+    def __init__(
+        self, channel: Channel, slot_pixels: PixelFormat, *, gpu: int | None, engines: bool
+    ) -> None:
+        super().__init__(self._new_memory, slot_pixels, gpu)
         self._channel = channel
+        self.decodes_on_device = engines
         self._unannounced: dict[int, int] = {}
         self._waiting: set[Run] = set()
 
@@ -43,6 +51,13 @@ class FeedDelivery(Delivery):
         memory = HostMemory(nbytes, node=node, descriptor=descriptor)
         self._unannounced[memory.address] = descriptor
         return memory
+
+    def slot_layout(self, fields: BatchFields, batch_size: int, room_bytes: int) -> SlotLayout:
+        if not self.decodes_on_device:
+            return super().slot_layout(fields, batch_size, room_bytes)
+        tables = map(table_spec, fields.pictures)
+        carried = [carried_spec(field, room_bytes) for field in fields.pictures]
+        return SlotLayout.build((*fields.slot, *tables), batch_size, last=carried)
 
     def begin(self, run: Run) -> None:
         """The run's thread carries its batches; see ``carry``."""
@@ -83,6 +98,7 @@ class FeedDelivery(Delivery):
 
     def _send(self, number: int, run: Run, filled: Filled) -> None:
         slot = NO_SLOT
+        carried = None if filled.engine is None else carry(filled.engine, filled.slot.views)
         if filled.mapped is None:
             self._announce(filled.slot)
             filled.slot.mark_sent()
@@ -96,6 +112,7 @@ class FeedDelivery(Delivery):
                 filled.samples,
                 filled.variable,
                 filled.faults,
+                carried,
                 filled.mapped,
             )
         )

@@ -9,6 +9,8 @@ import logging
 import os
 import pickle
 import threading
+from collections import Counter
+from collections.abc import Callable
 from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, Any
 
@@ -22,6 +24,7 @@ from streamloader._feed_channel import (
     FeedFacts,
     Leased,
     Log,
+    NameSample,
     NewSlot,
     Open,
     Opened,
@@ -38,8 +41,8 @@ from streamloader._feed_run import FeedRun
 from streamloader._own_process import OwnProcess
 from streamloader._settings import Settings
 from streamloader._world import World
-from streamloader.decode import open_decoder
-from streamloader.errors import ConfigError
+from streamloader.decode import Decoder, open_decoder
+from streamloader.errors import ConfigError, SampleError
 from streamloader.monitor import Counters, TimeSummary
 from streamloader.order import LoaderState
 from streamloader.topology import Seats
@@ -79,6 +82,8 @@ class FeedEngine(OwnProcess):
         self._lock = threading.RLock()
         self._closed = False
         self._facts: FeedFacts | None = None
+        self.decoder: Decoder | None = None
+        self.gpu_share = delivery.gpu_share(settings.gpu_decode_share)
         self._ring: MirrorRing | None = None
         self._failure: BaseException | None = None
         self._opened = threading.Event()
@@ -121,12 +126,15 @@ class FeedEngine(OwnProcess):
     @property
     def decode_state(self) -> DecodeState:
         """What decodes the pictures of the next run."""
-        return DecodeState(self.facts.decoder, None)
+        return DecodeState(self._delivery.decode_path(self.decoder), self.gpu_share)
 
     def continue_decoding(self, saved: DecodeState) -> bool:
-        """As of ``Engine``; a feed process has nothing to take over."""
+        """As of ``Engine``."""
+        before = self.decode_state
+        if None not in (self.gpu_share, saved.gpu_share) and self.settings.gpu_decode_share is None:
+            self.gpu_share = saved.gpu_share
         saved.warn_if_other(self.decode_state)
-        return False
+        return self.decode_state != before
 
     def new_run(
         self, cursor: LoaderState, world: World, delivery: Delivery, skipped_digest: int
@@ -162,12 +170,24 @@ class FeedEngine(OwnProcess):
 
     def ask(self, run: FeedRun | None = None) -> Any:
         """The feed process's counts, or what a run waits for; None if no answer comes in time."""
+        return self._answer(lambda number: Ask(number, None if run is None else run.number))
+
+    def sample_error(self, sample: int, reason: str) -> BaseException:
+        """The error for a sample that is bad for ``reason``, which says where it is stored."""
+        answer = self._answer(lambda number: NameSample(number, sample, reason))
+        if answer is not None:
+            named: BaseException = answer.received()
+            return named
+        return SampleError(reason, dataset=self.facts.url, shard="an unknown shard", sample=sample)
+
+    def _answer(self, question: Callable[[int], object]) -> Any:
+        """What the feed process says to this question of a number; None if it does not in time."""
         answer: SimpleQueue[Any] = SimpleQueue()
         with self._lock:
             self._last_question += 1
             number = self._last_question
             self._questions[number] = answer
-            self._feed.send(Ask(number, None if run is None else run.number))
+            self._feed.send(question(number))
         try:
             return answer.get(timeout=_ANSWER_TIMEOUT_S)
         except Empty:
@@ -180,7 +200,9 @@ class FeedEngine(OwnProcess):
         """As of ``Engine``: counts, times, memory, seats; those of both processes."""
         there = self.ask() or {}
         counts, times = self.counters.counts(), self.counters.times()
-        counts = dict(sorted((counts | there.get("counters", {})).items()))
+        both = Counter(counts)
+        both.update(there.get("counters", {}))
+        counts = dict(sorted(both.items()))
         times = dict(sorted((there.get("times", {}) | times).items()))
         staging = there.get("staging", {})
         if self._ring is not None:
@@ -269,20 +291,25 @@ class FeedEngine(OwnProcess):
     def _take_facts(self, facts: FeedFacts) -> None:
         with self._lock:
             known, self._facts = self._facts, facts
-            layout = SlotLayout.build(facts.fields.slot, self.settings.batch_size)
-            self._ring = self._new_ring(layout, facts.memory.max_slots)
+            self._ring = self._new_ring(facts.layout, facts.memory.max_slots)
         if known is None:
-            self._open_delivery(facts, layout)
+            self._open_delivery(facts)
             self._opened.set()
         elif known.fingerprint != facts.fingerprint:
             self._fail(ConfigError(f"{facts.url} was replaced by another data set during the run"))
 
-    def _open_delivery(self, facts: FeedFacts, layout: SlotLayout) -> None:
-        settings, decoder = self.settings, None
-        if settings.transform is not None:  # says how large the pictures are; decodes nothing here
-            decoder = open_decoder(settings.transform, self._delivery.slot_pixels, settings.limits)
+    def _open_delivery(self, facts: FeedFacts) -> None:
+        settings = self.settings
+        # Says how large the pictures are; decodes only what engines refuse.
+        if settings.transform is not None:
+            self.decoder = open_decoder(
+                settings.transform,
+                self._delivery.slot_pixels,
+                settings.limits,
+                counters=self.counters,
+            )
         self._delivery.open(
-            facts.fields, layout, arena=None, decoder=decoder, counters=self.counters
+            facts.fields, facts.layout, arena=None, decoder=self.decoder, counters=self.counters
         )
 
     def _new_ring(self, layout: SlotLayout, max_slots: int) -> MirrorRing:
@@ -348,7 +375,15 @@ class FeedEngine(OwnProcess):
 
 def _opening(settings: Settings, world: World, delivery: Delivery, seats: Seats) -> Open:
     levels = {name: logging.getLogger(name).getEffectiveLevel() for name in _LOGGERS}
-    opening = Open(settings, world, delivery.slot_pixels, seats, levels)
+    opening = Open(
+        settings,
+        world,
+        delivery.slot_pixels,
+        delivery.gpu,
+        delivery.decodes_on_device,
+        seats,
+        levels,
+    )
     code = settings.user_code
     for name in ("map", "collate", "batch_map"):
         function = getattr(code, name)

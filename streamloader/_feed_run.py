@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
+import logging
 from typing import TYPE_CHECKING, cast
 
-from streamloader._assemble import Filled
+from streamloader._assemble import Filled, stand_in
+from streamloader._carried import received_work
 from streamloader._feed_channel import Batch, Start
+from streamloader._routing import EngineWork
 from streamloader._run import Run
 from streamloader._world import World
 from streamloader.order import LoaderState
@@ -15,6 +18,8 @@ from streamloader.transfer import Slot
 if TYPE_CHECKING:
     from streamloader._delivery import Delivery
     from streamloader._feed_engine import FeedEngine
+
+logger = logging.getLogger("streamloader.loader")
 
 
 class FeedRun(Run):
@@ -57,7 +62,6 @@ class FeedRun(Run):
         self._arrived = 0
         self._begun_at = 0
         self._position = cursor.position
-        self._bad_rows = cursor.skipped
 
     def start(self) -> None:
         self._delivery.begin(self)
@@ -73,6 +77,7 @@ class FeedRun(Run):
             rank=self._world.rank,
             world_size=self._world.world_size,
             bad_rows=self._bad_rows,
+            gpu_share=self._engine.gpu_share,
         )
 
     def arrived(self, slot: Slot | None, message: Batch) -> None:
@@ -84,6 +89,7 @@ class FeedRun(Run):
             message.samples,
             message.variable,
             message.faults,
+            self._engine_work(slot, message),
             mapped=message.mapped,
         )
         if slot is not None:
@@ -91,9 +97,23 @@ class FeedRun(Run):
                 self._undelivered.add(slot)
         self._arrived = plan.number + 1
         self._position = plan.next_position
-        self._bad_rows += len(message.faults)
+        self._count_bad(len(message.faults))
         if not self.outbox.put(plan.number, filled):
             self._release_undelivered()
+
+    def _engine_work(self, slot: Slot | None, message: Batch) -> EngineWork | None:
+        if message.carried is None:
+            return None
+        assert slot is not None
+        assert self._engine.decoder is not None
+        return received_work(
+            message.carried,
+            slot,
+            message.samples,
+            self._engine.decoder,
+            seed=self.settings.seed,
+            epoch=self.epoch,
+        )
 
     def _end_work(self) -> None:
         self._engine.end(self)
@@ -103,4 +123,16 @@ class FeedRun(Run):
         return described or "the feed process does not answer"
 
     def accept_late_faults(self, filled: Filled, faults: dict[int, str]) -> None:
-        raise NotImplementedError("a feed process decodes every picture itself")
+        filled.faults.update(faults)
+        too_many = self._count_bad(len(faults))
+        errors = [self._sample_error(filled, row) for row in sorted(faults)]
+        if self.settings.on_error == "raise" or too_many is not None:
+            if too_many is not None and self.settings.on_error == "skip":
+                errors[0].add_note(too_many)
+            raise errors[0]
+        stand_in(filled)
+        for error in errors:
+            logger.warning("skipped: %s", error)
+
+    def _sample_error(self, filled: Filled, row: int) -> BaseException:
+        return self._engine.sample_error(int(filled.samples[row]), filled.faults[row])

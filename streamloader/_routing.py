@@ -26,6 +26,9 @@ from streamloader.transfer import FieldSpec
 TABLE_SUFFIX = "@rows"
 """Of the hidden slot field that says where the GPU finds the picture of each row."""
 
+_ROOM_FOR_MEANS = 2
+_LEAST_ROOM_BYTES = 64 << 10
+
 Int64s = npt.NDArray[np.int64]
 
 
@@ -34,12 +37,28 @@ def table_spec(picture: Field) -> FieldSpec:
     return FieldSpec(picture.name + TABLE_SUFFIX, "int32", (TABLE_WORDS,))
 
 
+def room_for_picture(mean_bytes: float, batch_size: int, limit_bytes: int) -> int:
+    """Bytes that a compressed picture for the engines may have: longer ones are left to the CPU.
+
+    Engines may get the pictures of a batch in memory of a fixed size. Which pictures they get must
+    not follow from what else is in the batch, so the room of each is the same.
+
+    Args:
+        mean_bytes: of a sample as it is stored.
+        batch_size: pictures of a batch.
+        limit_bytes: that the pictures of one batch may take.
+    """
+    wanted = max(_ROOM_FOR_MEANS * mean_bytes, _LEAST_ROOM_BYTES)
+    return max(int(min(wanted, limit_bytes / batch_size)) // 256, 1) * 256
+
+
 @dataclass(frozen=True, slots=True)
 class Router:
     """Divides pictures between the engines and the CPU.
 
     Attributes:
         share: of the pictures that the engines can decode, how many they get.
+        room_bytes: a picture that is longer as it is stored is left to the CPU.
         slab_bytes: a picture that is larger when decoded is left to the CPU.
         counters: told the number of pictures that no engine decodes as
             ``decode.pictures_not_for_engine``, and of those that an engine could but for their
@@ -47,6 +66,7 @@ class Router:
     """
 
     share: float
+    room_bytes: int
     slab_bytes: int
     counters: Counters
 
@@ -62,22 +82,70 @@ class Router:
             widths,
             heights,
             samples,
+            rows[f"{field.name}@length"].astype(np.int64),
             share=self.share,
             max_pixels=decoder.limits.max_pixels,
+            max_bytes=self.room_bytes,
             slab_bytes=self.slab_bytes,
         )
         self.counters.add("decode.pictures_not_for_engine", int(np.count_nonzero(unable)))
         return FieldRoute(self, field, rows, engine, decoder)
 
 
+class Staging:
+    """Pictures of one field of a batch that the CPU decodes for the GPU.
+
+    They are staged one after the other in the slot, at places numbered from 0, so that only they
+    cross the bus.
+
+    Args:
+        field: their name.
+        num_rows: of the batch.
+        begun: places that are taken already.
+    """
+
+    def __init__(self, field: str, num_rows: int, begun: int = 0) -> None:
+        self.num_staged = begun
+        self._field = field
+        self._place_of = np.full(num_rows, -1, np.int64)
+
+    def add(self, rows: Int64s) -> None:
+        """Gives the pictures of ``rows`` the next places."""
+        self._place_of[rows] = self.num_staged + np.arange(len(rows))
+        self.num_staged += len(rows)
+
+    def write(self, entries: npt.NDArray[np.void], rows: Int64s) -> None:
+        """Writes the places of ``rows`` into the batch's table."""
+        stage_rows(entries, rows, self._place_of[rows])
+
+    def decode(self, decoder: Decoder, share: Share) -> dict[int, str]:
+        """Decodes staged pictures; reasons by row of the batch for those at fault.
+
+        Args:
+            share: its rows are rows of the batch, its batch holds the staged pictures.
+        """
+        places = self._place_of[share.rows]
+        row_at = dict(zip(places.tolist(), share.rows.tolist(), strict=True))
+        return {
+            row_at[fault.row]: f"field {self._field!r}: {fault.reason}"
+            for fault in decoder.decode(share.at_rows(places))
+        }
+
+    def redo(self, table: npt.NDArray[np.int32], decoder: Decoder, share: Share) -> dict[int, str]:
+        """Decodes by the CPU, after all, what the engines refused; reasons of bad rows."""
+        self.add(share.rows)
+        found = self.decode(decoder, share)
+        entries = table.reshape(-1).view(ROW_DTYPE)
+        entries[share.rows] = np.zeros((), ROW_DTYPE)
+        self.write(entries, share.rows[~np.isin(share.rows, list(found))])
+        return found
+
+
 class FieldRoute:
     """The pictures of one field of one batch.
 
-    Pictures that the CPU decodes are staged one after the other in the slot, at places numbered
-    from 0, so that only they cross the bus.
-
     Attributes:
-        num_staged: places taken so far.
+        staging: of those that the CPU decodes.
     """
 
     def __init__(
@@ -93,33 +161,16 @@ class FieldRoute:
         self._rows = rows
         self._engine = engine
         self._decoder = decoder
-        self._place_of = np.full(len(rows), -1, np.int64)
-        self._row_at: Int64s = np.empty(0, np.int64)
-        self._stage(np.flatnonzero(~engine))
-
-    @property
-    def num_staged(self) -> int:
-        return len(self._row_at)
-
-    def _stage(self, rows: Int64s) -> None:
-        self._place_of[rows] = len(self._row_at) + np.arange(len(rows))
-        self._row_at = np.concatenate([self._row_at, rows])
+        self.staging = Staging(field.name, len(rows))
+        self.staging.add(np.flatnonzero(~engine))
 
     def for_cpu(self, rows: Int64s) -> Int64s:
         """Those of ``rows`` that decode workers decode."""
         return rows[~self._engine[rows]]
 
     def decode(self, share: Share) -> dict[int, str]:
-        """Decodes staged pictures; reasons by row of the batch for those at fault.
-
-        Args:
-            share: its rows are rows of the batch, its batch holds the staged pictures.
-        """
-        staged = share.at_rows(self._place_of[share.rows])
-        return {
-            int(self._row_at[fault.row]): f"field {self._field.name!r}: {fault.reason}"
-            for fault in self._decoder.decode(staged)
-        }
+        """As of ``Staging.decode``."""
+        return self.staging.decode(self._decoder, share)
 
     def finish(
         self,
@@ -150,8 +201,7 @@ class FieldRoute:
         found = self._take_over(share.part(np.flatnonzero(~sound)))
         self._router.counters.add("decode.pictures_of_odd_header", int(np.count_nonzero(~sound)))
         good[list(found)] = False
-        staged = np.flatnonzero(~self._engine & good)
-        stage_rows(entries, staged, self._place_of[staged])
+        self.staging.write(entries, np.flatnonzero(~self._engine & good))
         kept = np.flatnonzero(sound)
         share = share.part(kept)
         widths, heights = columns[0][kept], columns[1][kept]
@@ -168,19 +218,14 @@ class FieldRoute:
         return batch, found
 
     def redo(self, table: npt.NDArray[np.int32], share: Share) -> dict[int, str]:
-        """Decodes by the CPU, after all, what the engines refused; reasons of bad rows."""
-        found = self._take_over(share)
-        good = share.rows[~np.isin(share.rows, list(found))]
-        entries = table.reshape(-1).view(ROW_DTYPE)
-        entries[share.rows] = np.zeros((), ROW_DTYPE)
-        stage_rows(entries, good, self._place_of[good])
-        return found
+        """As of ``Staging.redo``."""
+        return self.staging.redo(table, self._decoder, share)
 
     def _take_over(self, share: Share) -> dict[int, str]:
         if not len(share.rows):
             return {}
         self._engine[share.rows] = False
-        self._stage(share.rows)
+        self.staging.add(share.rows)
         return self.decode(share)
 
     def _columns(self, rows: Int64s) -> tuple[Int64s, Int64s, npt.NDArray[Any]]:
@@ -197,13 +242,15 @@ class EngineWork:
 
     Attributes:
         batches: by picture field.
-        num_staged: by picture field, staged pictures so far.
+        memories: by picture field, uint8 [n] that the offsets of its batch count from.
+        stagings: by picture field, of the pictures that the CPU decodes.
         redo: decodes all of it by the CPU into the slot instead, when the engines refuse;
             reasons by row of the batch for bad pictures.
         release: to be called once the compressed bytes are no longer needed.
     """
 
     batches: dict[str, EngineBatch]
-    num_staged: Callable[[str], int]
+    memories: dict[str, npt.NDArray[np.uint8]]
+    stagings: dict[str, Staging]
     redo: Callable[[], dict[int, str]]
     release: Callable[[], None]

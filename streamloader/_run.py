@@ -80,6 +80,9 @@ class Run(ABC):
             on_ready=lambda filled: delivery.ready(self, filled),
         )
         self._lock = threading.Lock()
+        share = -(-choice.num_samples // world_size)
+        self._bad_limit = settings.max_bad_fraction * share
+        self._bad_rows = skipped
         self._undelivered: set[Slot] = set()
 
     @abstractmethod
@@ -119,6 +122,18 @@ class Run(ABC):
 
         Called in a thread of the station. Raises what ends the run; else the slot is in order.
         """
+
+    def _count_bad(self, rows: int) -> str | None:
+        """Counts bad rows; says so if there are too many for the run to go on."""
+        with self._lock:
+            self._bad_rows += rows
+            bad = self._bad_rows
+        if bad <= self._bad_limit:
+            return None
+        return (
+            f"{bad} bad samples are more than max_bad_fraction={self.settings.max_bad_fraction}"
+            " of this rank's epoch allows"
+        )
 
     def take(self) -> Filled | None:
         """The next filled batch, None after the last; raises as ``Outbox.get``."""

@@ -190,7 +190,7 @@ class StreamLoader:
             settings.pixels,
             transform=transform,
             on_host=bool(settings.user_code),
-            decode_device=_decode_device(decode_device, feed),
+            decode_device=decode_device,
             static_buffers=static_buffers,
         )
         engine_class = FeedEngine if feed == "process" else Engine
@@ -393,16 +393,6 @@ def _parse_digest(digest: str) -> int:
         return int(digest or "0", 16)
     except ValueError:
         raise ConfigError(f"state field 'skipped_digest' must be hex, got {digest!r}") from None
-
-
-def _decode_device(asked: DecodeDevice, feed: Feed) -> DecodeDevice:
-    """Where pictures are decoded: by the CPU in a feed process, which has no part of the GPU."""
-    if feed == "process" and asked == "cuda":
-        raise ConfigError(
-            "decode_device='cuda' needs feed='thread': the compressed pictures of a feed process"
-            " are not in the memory of this one"
-        )
-    return "cpu" if feed == "process" else asked
 
 
 def _of(world: World) -> str:

@@ -34,7 +34,7 @@ from streamloader.dts.pictures import (
     PictureHeaderError,
     read_picture_header,
 )
-from streamloader.dts.record_bytes import copy_rows
+from streamloader.dts.record_bytes import copy_rows, copy_values
 from streamloader.dts.schema import Schema
 from streamloader.dts.schema_union import unite
 from streamloader.dts.shard_summary import ShardSummary
@@ -86,6 +86,7 @@ __all__ = [
     "canonical_json",
     "check_zstd_level",
     "copy_rows",
+    "copy_values",
     "decode_key",
     "decode_stored",
     "decompress",

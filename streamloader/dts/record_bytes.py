@@ -108,6 +108,47 @@ def copy_rows(memory: Bytes, offsets: Int64, out: npt.NDArray[Any], rows: Int64 
     out[slice(len(offsets)) if rows is None else rows] = found
 
 
+def copy_values(
+    memory: Bytes, offsets: Int64, lengths: Int64, out: npt.NDArray[np.uint8], rows: Int64
+) -> None:
+    """Copies pieces of ``memory`` to the beginnings of rows of ``out``.
+
+    Args:
+        memory: uint8 [n].
+        offsets, lengths: int64 [r], of the pieces; none is longer than a row.
+        out: uint8 [b, w], contiguous.
+        rows: int64 [r], which row of ``out`` each piece goes to.
+
+    Raises:
+        ConfigError: a piece lies outside ``memory``, or does not fit the row it is to go to.
+    """
+    if not len(offsets):
+        return
+    num_rows, width = out.shape
+    if not out.flags.c_contiguous:
+        raise ConfigError(f"rows of shape {list(out.shape)} are not contiguous")
+    if IS_NATIVE and not lib.sl_copy_values(
+        _pointer("uint8_t[]", memory),
+        len(memory),
+        len(offsets),
+        _pointer("int64_t[]", offsets),
+        _pointer("int64_t[]", lengths),
+        ffi.cast("uint8_t *", out.ctypes.data),
+        num_rows,
+        _pointer("int64_t[]", rows),
+        width,
+    ):
+        return
+    _check_ranges(memory, offsets, offsets + lengths)
+    if int(rows.min()) < 0 or int(rows.max()) >= num_rows or int(lengths.max()) > width:
+        raise ConfigError(
+            f"pieces of up to {lengths.max()} bytes for rows {rows.min()} to {rows.max()} do not"
+            f" fit {num_rows} rows of {width} bytes"
+        )
+    for offset, length, row in zip(offsets.tolist(), lengths.tolist(), rows.tolist(), strict=True):
+        out[row, :length] = memory[offset : offset + length]
+
+
 def _check_ranges(data: Bytes, starts: Int64, ends: Int64) -> None:
     if not len(starts):
         return

@@ -143,24 +143,29 @@ class SlotLayout:
     nbytes: int
 
     @classmethod
-    def build(cls, fields: Sequence[FieldSpec], batch_size: int) -> SlotLayout:
+    def build(
+        cls, fields: Sequence[FieldSpec], batch_size: int, *, last: Sequence[FieldSpec] = ()
+    ) -> SlotLayout:
         """Lays out ``fields`` for ``batch_size`` rows.
+
+        Args:
+            last: further fields, which lie behind all others whatever their size.
 
         Raises:
             ConfigError: no field, a name given twice, or a batch size below 1.
         """
-        names = [field.name for field in fields]
+        names = [field.name for field in (*fields, *last)]
         if not names or len(set(names)) != len(names):
             raise ConfigError(f"a slot needs at least one field and each name once, got {names}")
         if batch_size < 1:
             raise ConfigError(f"batch_size must be >= 1, got {batch_size}")
         regions = []
         offset = 0
-        for field in sorted(fields, key=lambda field: field.row_bytes):
+        for field in (*sorted(fields, key=lambda field: field.row_bytes), *last):
             region = Region(field, offset, field.row_bytes * batch_size)
             regions.append(region)
             offset = _round_up(region.end + GUARD_BYTES, ALIGNMENT_BYTES)
-        return cls(batch_size, tuple(fields), tuple(regions), offset)
+        return cls(batch_size, (*fields, *last), tuple(regions), offset)
 
     @property
     def stride_bytes(self) -> int:

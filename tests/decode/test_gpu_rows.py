@@ -214,12 +214,13 @@ def test_no_bytes_make_the_check_read_outside_or_pass_another_size() -> None:
 
 def choose(count: int = 4000, share: float = 1.0, **columns):
     kind = read_picture_header(PLAIN).kind
-    options = {"max_pixels": 10**6, "slab_bytes": 1 << 22}
+    options = {"max_pixels": 10**6, "max_bytes": 5000, "slab_bytes": 1 << 22}
     return choose_engine_rows(
         columns.get("kinds", np.full(count, kind, np.uint16)),
         columns.get("widths", np.full(count, 100)),
         columns.get("heights", np.full(count, 80)),
         np.arange(count, dtype=np.int64),
+        columns.get("lengths", np.full(count, 5000)),
         share=share,
         **options,
     )
@@ -240,6 +241,7 @@ def test_the_share_is_kept_and_belongs_to_the_sample(share: float) -> None:
         {"heights": np.array([20_000])},
         {"widths": np.array([2_000]), "heights": np.array([1_000])},
         {"kinds": np.array([0], np.uint16)},
+        {"lengths": np.array([5001])},
     ],
 )
 def test_what_an_engine_cannot_take_goes_to_the_cpu_and_is_counted(columns) -> None:

@@ -6,7 +6,7 @@ import pytest
 import xxhash
 
 from streamloader.dts import record_bytes
-from streamloader.dts.record_bytes import copy_rows, wrong_hashes, wrong_zeros
+from streamloader.dts.record_bytes import copy_rows, copy_values, wrong_hashes, wrong_zeros
 from streamloader.errors import ConfigError
 
 SECRET = np.random.default_rng(7).integers(0, 256, 70_000, dtype=np.uint8)
@@ -87,3 +87,21 @@ def test_nothing_outside_the_memory_is_read(path, offset):
 def test_nothing_outside_the_batch_is_written(path, row):
     with pytest.raises(ConfigError, match="beyond the 2 rows"):
         copy_rows(SECRET, ints(0), np.zeros((2, 6), np.uint8), ints(row))
+
+
+def test_pieces_are_copied_to_the_beginnings_of_rows(path):
+    out = np.zeros((3, 8), np.uint8)
+    copy_values(SECRET, ints(4, 50), ints(8, 3), out, ints(2, 0))
+    assert out[2].tobytes() == SECRET[4:12].tobytes()
+    assert out[0].tolist() == [*SECRET[50:53].tolist(), 0, 0, 0, 0, 0]
+    assert not out[1].any()
+
+
+@pytest.mark.parametrize(
+    ("offset", "length", "row"),
+    [(-1, 3, 0), (len(SECRET) - 2, 3, 0), (0, 9, 0), (0, -1, 0), (0, 3, -1), (0, 3, 3)],
+)
+def test_a_piece_that_does_not_fit_is_refused(path, offset, length, row):
+    out = np.zeros((3, 8), np.uint8)
+    with pytest.raises(ConfigError, match="not all among|do not fit"):
+        copy_values(SECRET, ints(5, offset), ints(3, length), out, ints(1, row))

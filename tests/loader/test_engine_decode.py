@@ -89,12 +89,13 @@ def engine_loader(monkeypatch):
     return make
 
 
+@pytest.mark.parametrize("feed", ["thread", "process"])
 def test_engine_and_cpu_give_the_same_samples_crops_and_nearly_the_same_pixels(
-    dataset, engine_loader
+    dataset, engine_loader, feed
 ) -> None:
     engine = PillowEngine()
     with (
-        engine_loader(dataset, engine=engine, gpu_decode_share=0.5) as ours,
+        engine_loader(dataset, engine=engine, feed=feed, gpu_decode_share=0.5) as ours,
         engine_loader(dataset) as cpu,
     ):
         for there, here in zip(ours, cpu, strict=True):
@@ -135,14 +136,15 @@ def images(loader: StreamLoader) -> dict[int, torch.Tensor]:
     }
 
 
+@pytest.mark.parametrize("feed", ["thread", "process"])
 def test_the_bytes_of_a_sample_depend_on_neither_workers_nor_batch_size(
-    dataset, engine_loader
+    dataset, engine_loader, feed
 ) -> None:
     options = {"gpu_decode_share": 0.5}
     with engine_loader(dataset, engine=PillowEngine(), **options) as first:
         wanted = images(first)
     with engine_loader(
-        dataset, engine=PillowEngine(), num_workers=3, batch_size=5, **options
+        dataset, engine=PillowEngine(), feed=feed, num_workers=3, batch_size=5, **options
     ) as second:
         found = images(second)
     assert set(found) == set(wanted) == set(range(NUM_SAMPLES))
@@ -159,9 +161,12 @@ def test_a_share_of_zero_leaves_all_to_the_cpu(dataset, engine_loader) -> None:
     assert all(torch.equal(found[number], wanted[number]) for number in wanted)
 
 
-def test_a_batch_that_the_engine_refuses_is_decoded_by_the_cpu(dataset, engine_loader) -> None:
+@pytest.mark.parametrize("feed", ["thread", "process"])
+def test_a_batch_that_the_engine_refuses_is_decoded_by_the_cpu(
+    dataset, engine_loader, feed
+) -> None:
     engine = PillowEngine(refuses=[stored(5)])
-    with engine_loader(dataset, engine=engine, gpu_decode_share=1.0) as ours:
+    with engine_loader(dataset, engine=engine, feed=feed, gpu_decode_share=1.0) as ours:
         found = images(ours)
         counts = ours.stats()["counters"]
     with engine_loader(dataset) as cpu:
@@ -195,17 +200,21 @@ def cut_dataset(tmp_path_factory) -> str:
     return write(tmp_path_factory.mktemp("cut") / "set", cut)
 
 
-def test_a_picture_that_was_cut_is_judged_by_the_cpu_and_named(cut_dataset, engine_loader) -> None:
+@pytest.mark.parametrize("feed", ["thread", "process"])
+def test_a_picture_that_was_cut_is_judged_by_the_cpu_and_named(
+    cut_dataset, engine_loader, feed
+) -> None:
     with (
-        engine_loader(cut_dataset, engine=PillowEngine(), gpu_decode_share=1.0) as ours,
+        engine_loader(cut_dataset, engine=PillowEngine(), feed=feed, gpu_decode_share=1.0) as ours,
         pytest.raises(SampleError, match="truncated JPEG") as error,
     ):
         images(ours)
     assert "17" in str(error.value)
 
 
-def test_a_bad_picture_keeps_the_batch_in_step(cut_dataset, engine_loader) -> None:
-    options = {"gpu_decode_share": 1.0, "on_error": "skip", "max_bad_fraction": 1.0}
+@pytest.mark.parametrize("feed", ["thread", "process"])
+def test_a_bad_picture_keeps_the_batch_in_step(cut_dataset, engine_loader, feed) -> None:
+    options = {"gpu_decode_share": 1.0, "on_error": "skip", "max_bad_fraction": 1.0, "feed": feed}
     with engine_loader(cut_dataset, engine=PillowEngine(), shuffle=False, **options) as ours:
         batches = list(ours)
         state = ours.state_dict()
@@ -216,10 +225,13 @@ def test_a_bad_picture_keeps_the_batch_in_step(cut_dataset, engine_loader) -> No
     assert state["skipped"] == 1
 
 
+@pytest.mark.parametrize("feed", ["thread", "process"])
 @pytest.mark.parametrize("on_error", ["raise", "skip"])
-def test_a_picture_that_only_the_engine_finds_bad(broken_dataset, engine_loader, on_error) -> None:
+def test_a_picture_that_only_the_engine_finds_bad(
+    broken_dataset, engine_loader, feed, on_error
+) -> None:
     engine = PillowEngine(refuses=[broken(17)])
-    options = {"gpu_decode_share": 1.0, "on_error": on_error, "max_bad_fraction": 1.0}
+    options = {"gpu_decode_share": 1.0, "on_error": on_error, "max_bad_fraction": 1.0, "feed": feed}
     with engine_loader(broken_dataset, engine=engine, shuffle=False, **options) as ours:
         if on_error == "raise":
             with pytest.raises(SampleError) as error:
@@ -236,26 +248,29 @@ def test_a_picture_that_only_the_engine_finds_bad(broken_dataset, engine_loader,
     assert state["skipped"] == 1
 
 
-def test_held_batches_stay_as_they_are(dataset, engine_loader) -> None:
-    with engine_loader(dataset, engine=PillowEngine(), gpu_decode_share=0.7) as ours:
+@pytest.mark.parametrize("feed", ["thread", "process"])
+def test_held_batches_stay_as_they_are(dataset, engine_loader, feed) -> None:
+    with engine_loader(dataset, engine=PillowEngine(), feed=feed, gpu_decode_share=0.7) as ours:
         held = [(batch, batch["image"].clone()) for batch in ours]
     assert all(torch.equal(batch["image"], image) for batch, image in held)
 
 
-def test_static_buffers_have_one_address_over_epochs(dataset, engine_loader) -> None:
-    with engine_loader(dataset, engine=PillowEngine(), static_buffers=True) as ours:
+@pytest.mark.parametrize("feed", ["thread", "process"])
+def test_static_buffers_have_one_address_over_epochs(dataset, engine_loader, feed) -> None:
+    with engine_loader(dataset, engine=PillowEngine(), feed=feed, static_buffers=True) as ours:
         addresses = {batch["image"].data_ptr() for _ in range(2) for batch in ours}
     assert len(addresses) == 1
 
 
-def test_resume_takes_over_the_share_and_continues_bit_by_bit(dataset, engine_loader) -> None:
+@pytest.mark.parametrize("feed", ["thread", "process"])
+def test_resume_takes_over_the_share_and_continues_bit_by_bit(dataset, engine_loader, feed) -> None:
     with engine_loader(dataset, engine=PillowEngine(), gpu_decode_share=0.3) as first:
         whole = [batch["image"].clone() for batch in first]
         first.set_epoch(0)
         for _, batch in zip(range(3), first, strict=False):
             state = batch.state
     assert state["gpu_decode_share"] == 0.3
-    with engine_loader(dataset, engine=PillowEngine()) as second:
+    with engine_loader(dataset, engine=PillowEngine(), feed=feed) as second:
         second.load_state_dict(state)
         rest = [batch["image"].clone() for batch in second]
     assert len(rest) == len(whole) - 3

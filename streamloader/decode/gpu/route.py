@@ -75,9 +75,11 @@ def choose_engine_rows(
     widths: Int64s,
     heights: Int64s,
     samples: Int64s,
+    lengths: Int64s,
     *,
     share: float,
     max_pixels: int,
+    max_bytes: int,
     slab_bytes: int,
 ) -> tuple[Bools, Bools]:
     """Which rows go to the engines, and which others could not, whatever the share.
@@ -88,15 +90,17 @@ def choose_engine_rows(
     Args:
         kinds, widths, heights: [n], columns of the picture field.
         samples: int64 [n], numbers in the data set.
+        lengths: int64 [n], bytes of each picture as it is stored.
         share: of the pictures that the engines can decode, how many they get.
         max_pixels: a picture that claims more is left to the CPU, which refuses it.
+        max_bytes: a picture that is longer as it is stored is left to the CPU.
         slab_bytes: a picture that does not fit is left to the CPU.
     """
     pixels = widths * heights
     able = is_engine_kind(kinds)
     able &= (np.minimum(widths, heights) >= _SHORTEST_SIDE) & (pixels <= max_pixels)
     able &= np.maximum(widths, heights) <= _LONGEST_SIDE
-    able &= slab_room(widths, heights) <= slab_bytes
+    able &= (slab_room(widths, heights) <= slab_bytes) & (lengths <= max_bytes)
     drawn = mix64(samples.astype(np.uint64) + np.uint64(_ROUTE_DOMAIN))
     chosen = np.ones(len(samples), np.bool_) if share >= 1.0 else drawn < np.uint64(share * 2.0**64)
     return able & chosen, ~able

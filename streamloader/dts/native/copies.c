@@ -1,4 +1,4 @@
-/* Padding that must be zero, and copies of equally long pieces of memory. */
+/* Padding that must be zero, and copies of pieces of memory. */
 #include <string.h>
 
 #include "records.h"
@@ -34,6 +34,19 @@ int64_t sl_copy_rows(const uint8_t *memory, int64_t size, int64_t count, const i
             __builtin_prefetch(memory + offsets[i + AHEAD]);
         }
         memcpy(out + row * stride, memory + offsets[i], (size_t)nbytes);
+    }
+    return 0;
+}
+
+int64_t sl_copy_values(const uint8_t *memory, int64_t size, int64_t count, const int64_t *offsets,
+                       const int64_t *lengths, uint8_t *out, int64_t num_rows, const int64_t *rows,
+                       int64_t stride) {
+    for (int64_t i = 0; i < count; i++) {
+        if (lengths[i] < 0 || lengths[i] > stride || offsets[i] < 0 ||
+            offsets[i] > size - lengths[i] || rows[i] < 0 || rows[i] >= num_rows) {
+            return -1;
+        }
+        memcpy(out + rows[i] * stride, memory + offsets[i], (size_t)lengths[i]);
     }
     return 0;
 }

@@ -25,4 +25,9 @@ int64_t sl_copy_rows(const uint8_t *memory, int64_t size, int64_t count, const i
                      int64_t nbytes, uint8_t *out, int64_t num_rows, const int64_t *rows,
                      int64_t stride);
 
+/* The same for pieces of lengths[i] bytes, none longer than stride, into rows[i]. */
+int64_t sl_copy_values(const uint8_t *memory, int64_t size, int64_t count, const int64_t *offsets,
+                       const int64_t *lengths, uint8_t *out, int64_t num_rows, const int64_t *rows,
+                       int64_t stride);
+
 #endif
