@@ -6,7 +6,7 @@ import os
 import threading
 import weakref
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, Self, cast
 
 from streamloader._choice import SamplerWeights, Subset
 from streamloader._closing import close_at_exit, outside_own_threads
@@ -54,6 +54,8 @@ class StreamLoader:
         split: for a data set with splits, such as ``"val"``.
         device: ``"cpu"``, ``"cuda"``, ``"cuda:1"``; by default the GPU of the local rank if
             there is one, else the CPU.
+        devices: several devices in this process, such as ``["cuda:0", "cuda:1"]``: each step is
+            then a tuple of batches, one a device in this order, each on a rank of its own.
         decode_device: where JPEGs are decoded for a CUDA device: ``"cuda"`` on the GPU's JPEG
             engines (``pip install 'streamloader[gpu]'``), ``"cpu"``, or ``"auto"``: the engines
             where they can be used. What they cannot decode, the CPU does.
@@ -101,6 +103,13 @@ class StreamLoader:
         ShardError: the data set is damaged.
     """
 
+    def __new__(cls, *_: Any, devices: Sequence[Any] | None = None, **__: Any) -> Self:
+        if devices is None or cls is not StreamLoader:
+            return super().__new__(cls)
+        from streamloader._device_group import DeviceGroup
+
+        return cast(Self, super().__new__(DeviceGroup))
+
     def __init__(
         self,
         url: str,
@@ -114,6 +123,7 @@ class StreamLoader:
         epoch_size: int | None = None,
         split: str | None = None,
         device: Any = None,
+        devices: Sequence[Any] | None = None,
         decode_device: DecodeDevice = "auto",
         gpu_decode_share: float | None = None,
         static_buffers: bool = False,
@@ -146,6 +156,8 @@ class StreamLoader:
         local_rank: int | None = None,
         local_world_size: int | None = None,
     ) -> None:
+        if devices is not None:
+            raise ConfigError("a subclass of StreamLoader has one device: give device=")
         settings = Settings(
             url=str(url),
             batch_size=batch_size,
@@ -177,13 +189,7 @@ class StreamLoader:
                 **(storage_options or {}),
             },
         )
-        self._world_arguments: dict[str, int | None] = {
-            "rank": rank,
-            "world_size": world_size,
-            "local_rank": local_rank,
-            "local_world_size": local_world_size,
-        }
-        self._world = detect_world(**self._world_arguments, environ=None)
+        self._set_world(rank, world_size, local_rank, local_world_size)
         self._delivery = open_delivery(
             device,
             self._world.local_rank,
@@ -204,6 +210,21 @@ class StreamLoader:
         self._cursor = self._blank_state()
         self._fresh = True
         self._closed = False
+
+    def _set_world(
+        self,
+        rank: int | None,
+        world_size: int | None,
+        local_rank: int | None,
+        local_world_size: int | None,
+    ) -> None:
+        self._world_arguments = {
+            "rank": rank,
+            "world_size": world_size,
+            "local_rank": local_rank,
+            "local_world_size": local_world_size,
+        }
+        self._world = detect_world(**self._world_arguments, environ=None)
 
     @property
     def classes(self) -> list[str]:
