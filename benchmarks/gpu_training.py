@@ -1,17 +1,22 @@
 """A training step fed from shards, beside the same step on tensors that lie on the GPU.
 
-    python benchmarks/gpu_training.py PICTURES [--parts engine,loader,training] [--json FILE]
+    python benchmarks/gpu_training.py PICTURES [--parts engine,loader,compiled] [--json FILE]
 
 PICTURES is a folder of class folders with JPEGs (``benchmarks/cut_photographs.py`` makes one),
 which are repeated into a data set of ``--samples``. Parts: ``engine`` is the rate of the GPU's JPEG
-engines alone; ``copies`` what the way to the GPU costs; ``loader`` batches on the GPU with nobody
-training; ``training`` ResNet-50 in bfloat16, compiled and eager, in rounds that take turns with
-synthetic ones. torch's DataLoader reads the same pictures with torchvision's transforms.
+engines alone; ``copies`` what the way to the GPU costs, in ours and in plainer settings; ``loader``
+batches on the GPU with nobody training; ``compiled`` and ``eager`` ResNet-50 in bfloat16, in rounds
+that take turns with synthetic ones.
+
+A side is ``engines`` or ``cpu``, for what decodes, and further words: ``process`` for the feed, a
+number for ``gpu_decode_share``, ``s3`` to read from SeaweedFS on this machine, with no cache; or
+``dataloader``, torch's, which reads the same pictures with torchvision's transforms.
 """
 
 from __future__ import annotations
 
 import argparse
+import asyncio
 import itertools
 import json
 import os
@@ -25,13 +30,15 @@ from functools import partial
 from pathlib import Path
 from queue import SimpleQueue
 from threading import Thread
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 import torchvision
 
+from storage_backends import open_store
 from streamloader import DatasetWriter, RandomResizedCrop, StreamLoader
+from streamloader.cli.s3_server import SeaweedServer
 from streamloader.decode.gpu import SLAB_BYTES, Nvjpeg
 from streamloader.decode.gpu.nvjpeg import IMAGE_DTYPE
 from streamloader.decode.gpu.route import slab_room
@@ -84,6 +91,44 @@ def write_sets(pictures: Path, samples: int, folder: Path) -> tuple[str, Path]:
             writer.write({"image": data, "label": label}, key=str(number))
             (tree / path.parent.name / f"{number}.jpg").symlink_to(path.resolve())
     return str(folder / "set"), tree
+
+
+class Place(NamedTuple):
+    """Where a data set is, and the storage's options."""
+
+    url: str
+    options: dict[str, Any]
+
+
+def bucket(stack: ExitStack, dataset: Path) -> Place:
+    """A copy of the data set in a bucket of a SeaweedFS server that ``stack`` ends."""
+    server = stack.enter_context(SeaweedServer())
+    server.create_bucket("bench")
+
+    files = sorted(dataset.iterdir())
+
+    async def copy() -> None:
+        async with open_store("s3://bench/set", **server.storage_options) as store:
+            for path in files:
+                await store.put(path.name, await asyncio.to_thread(path.read_bytes))
+
+    asyncio.run(copy())
+    return Place("s3://bench/set", server.storage_options)
+
+
+def side_options(name: str, places: dict[str, Place]) -> tuple[Place, dict[str, Any]]:
+    """Where a side reads, and its options of the loader."""
+    decoder, *words = name.split("/")
+    options: dict[str, Any] = {"decode_device": {"cpu": "cpu", "engines": "cuda"}[decoder]}
+    place = places["local"]
+    for word in words:
+        if word == "process":
+            options["feed"] = word
+        elif word == "s3":
+            place = places[word]
+        else:
+            options["gpu_decode_share"] = float(word)
+    return place, options
 
 
 def forever(loader: StreamLoader) -> Batches:
@@ -214,15 +259,37 @@ def copy_rate(seconds: float) -> dict[str, float]:
         torch.cuda.synchronize()
         return time.perf_counter() - begun
 
+    def blocking(batches: int, host: torch.Tensor) -> float:
+        begun = time.perf_counter()
+        for _ in range(batches):
+            there.copy_(host)
+            step()
+        torch.cuda.synchronize()
+        return time.perf_counter() - begun
+
+    settings: dict[str, Callable[[], float]] = {
+        "pageable": partial(blocking, 20, torch.zeros(layout.nbytes, dtype=torch.uint8)),
+        "pinned": partial(blocking, 20, pinned),
+        "pinned, copied on a stream": partial(fed, 20, step),
+    }
     alone(5)
-    pairs = [(alone(20), fed(20, step)) for _ in range(5)]
+    rounds = [(alone(20), {name: run() for name, run in settings.items()}) for _ in range(5)]
     station.close()
     ring.close()
-    return {
+    results: dict[str, Any] = {
         "bare_gb_per_s": bare / 1e9,
         "station_gb_per_s": station_rate / 1e9,
-        "step_with_copies": statistics.median(there / alone_s for alone_s, there in pairs),
     }
+    for name in settings:
+        step_s = statistics.median(times[name] for _, times in rounds) / 20
+        share = statistics.median(times[name] / alone_s for alone_s, times in rounds)
+        results[f"a step, {name}"] = {
+            "of_a_step_alone": share,
+            "waits_ms": 1e3 * step_s * (1 - 1 / share),
+            "idle_share": 1 - 1 / share,
+            "samples_per_s": BATCH_SIZE / step_s,
+        }
+    return results
 
 
 def take(batches: Batches, count: int) -> dict[str, float]:
@@ -311,7 +378,9 @@ def main() -> None:
     parser.add_argument("pictures", type=Path)
     parser.add_argument("--samples", type=int, default=40_000)
     parser.add_argument("--workers", type=int, default=os.cpu_count())
-    parser.add_argument("--shares", default="1.0,0.7", help="gpu_decode_share, comma-separated")
+    parser.add_argument(
+        "--sides", default="engines,engines/process,engines/0.5/process,cpu,cpu/process"
+    )
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--steps", type=int, default=40)
     parser.add_argument("--batches", type=int, default=100, help="of the loader alone")
@@ -347,11 +416,17 @@ def run_parts(
     url, tree = write_sets(arguments.pictures, arguments.samples, folder)
     feeds: dict[str, Batches] = {}
     loaders: dict[str, StreamLoader] = {}
+    sides = arguments.sides.split(",")
+    places = {"local": Place(url, {})}
+    if any("s3" in side.split("/") for side in sides):
+        places["s3"] = bucket(stack, Path(url))
 
-    def add(name: str, **options: Any) -> None:
+    def add(name: str) -> None:
+        place, options = side_options(name, places)
         loaders[name] = stack.enter_context(
             StreamLoader(
-                url,
+                place.url,
+                storage_options=place.options,
                 batch_size=BATCH_SIZE,
                 transform=RandomResizedCrop(SIZE, flip=0.5),
                 shuffle=True,
@@ -366,12 +441,11 @@ def run_parts(
         )
         feeds[name] = forever(loaders[name])
 
-    for share in arguments.shares.split(","):
-        add(f"engines {share}", decode_device="cuda", gpu_decode_share=float(share))
-    add("cpu", decode_device="cpu")
-    add("cpu, process feed", decode_device="cpu", feed="process")
-    if "dataloader" in parts:
-        feeds["dataloader"] = dataloader(tree, arguments.workers)
+    for name in sides:
+        if name == "dataloader":
+            feeds[name] = dataloader(tree, arguments.workers)
+        else:
+            add(name)
     if "loader" in parts:
         results["loader"] = {}
         for name, batches in feeds.items():

@@ -7,11 +7,9 @@ from __future__ import annotations
 
 import logging
 import os
-import pickle
 import threading
 from collections import Counter
-from collections.abc import Callable
-from queue import Empty, SimpleQueue
+from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any
 
 from streamloader._decode_state import DecodeState
@@ -34,9 +32,11 @@ from streamloader._feed_channel import (
     Stop,
     Waits,
 )
+from streamloader._feed_choice import check_can_move
 from streamloader._feed_delivery import started
 from streamloader._feed_errors import FeedDied
 from streamloader._feed_process import FeedProcess
+from streamloader._feed_questions import Questions
 from streamloader._feed_run import FeedRun
 from streamloader._own_process import OwnProcess
 from streamloader._settings import Settings
@@ -54,7 +54,6 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("streamloader.feed")
 
-_ANSWER_TIMEOUT_S = 5.0
 _DEATHS_IN_A_ROW = 3
 _LOGGERS = ("streamloader", "storage_backends")
 
@@ -71,6 +70,7 @@ class FeedEngine(OwnProcess):
     """
 
     def __init__(self, settings: Settings, world: World, delivery: Delivery) -> None:
+        check_can_move(settings)
         super().__init__()
         self.settings = settings
         self.counters = Counters()
@@ -90,8 +90,7 @@ class FeedEngine(OwnProcess):
         self._deaths = 0
         self._last_run = 0
         self._deferred: list[FeedRun] = []
-        self._questions: dict[int, SimpleQueue[Any]] = {}
-        self._last_question = 0
+        self._questions = Questions(self._send)
         self._freed: SimpleQueue[MirrorRing | None] = SimpleQueue()
         self._returner = started(self._give_back, "returns")
         self._feed = FeedProcess(self._opening, self._do, self._died, self._fail)
@@ -165,36 +164,19 @@ class FeedEngine(OwnProcess):
 
     def consumer_waits(self, run: FeedRun) -> None:
         """The training loop waits for a batch of this run."""
-        with self._lock:
-            self._feed.send(Waits(run.number))
+        self._send(Waits(run.number))
 
     def ask(self, run: FeedRun | None = None) -> Any:
         """The feed process's counts, or what a run waits for; None if no answer comes in time."""
-        return self._answer(lambda number: Ask(number, None if run is None else run.number))
+        return self._questions.ask(lambda number: Ask(number, None if run is None else run.number))
 
     def sample_error(self, sample: int, reason: str) -> BaseException:
         """The error for a sample that is bad for ``reason``, which says where it is stored."""
-        answer = self._answer(lambda number: NameSample(number, sample, reason))
+        answer = self._questions.ask(lambda number: NameSample(number, sample, reason))
         if answer is not None:
             named: BaseException = answer.received()
             return named
         return SampleError(reason, dataset=self.facts.url, shard="an unknown shard", sample=sample)
-
-    def _answer(self, question: Callable[[int], object]) -> Any:
-        """What the feed process says to this question of a number; None if it does not in time."""
-        answer: SimpleQueue[Any] = SimpleQueue()
-        with self._lock:
-            self._last_question += 1
-            number = self._last_question
-            self._questions[number] = answer
-            self._feed.send(question(number))
-        try:
-            return answer.get(timeout=_ANSWER_TIMEOUT_S)
-        except Empty:
-            return None
-        finally:
-            with self._lock:
-                del self._questions[number]
 
     def account(self) -> dict[str, Any]:
         """As of ``Engine``: counts, times, memory, seats; those of both processes."""
@@ -261,13 +243,15 @@ class FeedEngine(OwnProcess):
                 for run in self._named(number):
                     run.outbox.fail(error.received())
             case Answer(number, value):
-                with self._lock:
-                    if number in self._questions:
-                        self._questions[number].put(value)
+                self._questions.answered(number, value)
             case Log(name, level, text):
                 logging.getLogger(name).log(level, "%s", text)
             case Failed(error):
                 self._fail(error.received())
+
+    def _send(self, message: object) -> None:
+        with self._lock:
+            self._feed.send(message)
 
     def _named(self, number: int) -> list[FeedRun]:
         with self._lock:
@@ -375,7 +359,7 @@ class FeedEngine(OwnProcess):
 
 def _opening(settings: Settings, world: World, delivery: Delivery, seats: Seats) -> Open:
     levels = {name: logging.getLogger(name).getEffectiveLevel() for name in _LOGGERS}
-    opening = Open(
+    return Open(
         settings,
         world,
         delivery.slot_pixels,
@@ -384,19 +368,3 @@ def _opening(settings: Settings, world: World, delivery: Delivery, seats: Seats)
         seats,
         levels,
     )
-    code = settings.user_code
-    for name in ("map", "collate", "batch_map"):
-        function = getattr(code, name)
-        if function is not None and getattr(function, "__module__", None) == "__main__":
-            raise ConfigError(
-                f"feed='process' imports {name}= in another process, and {function!r} stands in the"
-                " main script: move it into a module"
-            )
-    try:
-        pickle.dumps(opening)
-    except (pickle.PicklingError, AttributeError, TypeError) as error:
-        raise ConfigError(
-            "feed='process' hands transform, map, collate, batch_map and storage_options to another"
-            f" process: use functions and classes of a module ({error})"
-        ) from error
-    return opening

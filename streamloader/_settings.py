@@ -17,8 +17,8 @@ from streamloader.order.plan import LAST_BATCH_RULES, LastBatch
 from streamloader.topology import PIN_WORKERS, PinWorkers
 
 OnError = Literal["raise", "skip"]
-Feed = Literal["thread", "process"]
-FEEDS = ("thread", "process")
+Feed = Literal["auto", "thread", "process"]
+FEEDS = ("auto", "thread", "process")
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +69,7 @@ class Settings:
         if self.on_error not in ("raise", "skip"):
             raise ConfigError(f"on_error must be 'raise' or 'skip', got {self.on_error!r}")
         if self.feed not in FEEDS:
-            raise ConfigError(f"feed must be 'thread' or 'process', got {self.feed!r}")
+            raise ConfigError(f"feed must be one of {FEEDS}, got {self.feed!r}")
         if not 0 <= self.max_bad_fraction <= 1:
             raise ConfigError(f"max_bad_fraction must lie in [0, 1], got {self.max_bad_fraction!r}")
         if self.gpu_decode_share is not None:

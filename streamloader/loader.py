@@ -13,6 +13,7 @@ from streamloader._closing import close_at_exit, outside_own_threads
 from streamloader._decode_state import DecodeState
 from streamloader._delivery import DecodeDevice, open_delivery
 from streamloader._engine import Engine
+from streamloader._feed_choice import choose_feed
 from streamloader._feed_engine import FeedEngine
 from streamloader._iterator import EpochIterator
 from streamloader._run import Run
@@ -64,9 +65,9 @@ class StreamLoader:
         static_buffers: every batch at the same addresses of the CUDA device, for CUDA graphs: it
             is then valid until the next ``next``, which overwrites it.
         feed: ``"thread"`` reads and decodes in threads of this process, ``"process"`` in a child
-            process over shared memory: a training loop with much Python of its own then shares no
-            interpreter lock with it. ``map``, ``collate`` and ``batch_map`` run there and must
-            stand in a module.
+            process over shared memory: a training loop then shares no interpreter lock with it.
+            ``map``, ``collate`` and ``batch_map`` run there and must stand in a module.
+            ``"auto"`` is a process for a CUDA device where that can be, else threads.
         output: ``"uint8"``, ``"float16"``, ``"bfloat16"`` or ``"float32"``; a float type is
             (x / 255 - mean) / std.
         mean, std: three numbers on the 0-1 scale, for float outputs.
@@ -127,7 +128,7 @@ class StreamLoader:
         decode_device: DecodeDevice = "auto",
         gpu_decode_share: float | None = None,
         static_buffers: bool = False,
-        feed: Feed = "thread",
+        feed: Feed = "auto",
         output: str = "uint8",
         mean: Sequence[float] | None = None,
         std: Sequence[float] | None = None,
@@ -199,7 +200,8 @@ class StreamLoader:
             decode_device=decode_device,
             static_buffers=static_buffers,
         )
-        engine_class = FeedEngine if feed == "process" else Engine
+        settings = choose_feed(settings, self._delivery.gpu)
+        engine_class = FeedEngine if settings.feed == "process" else Engine
         self._engine: Engine | FeedEngine = engine_class(settings, self._world, self._delivery)
         close_at_exit.watch(self._engine)
         self._finalizer = weakref.finalize(self, outside_own_threads, self._engine.close)

@@ -64,12 +64,14 @@ class RowMaker:
             from streamloader.decode.gpu import triton_kernels
 
             torch, (height, width) = self._torch, self._size
-            row = torch.zeros((1, height, width, 3), dtype=torch.uint8, device=device)
-            out = torch.empty_like(row, dtype=self.bits_dtype)
-            table = torch.zeros((1, TABLE_WORDS), dtype=torch.int32, device=device)
-            triton_kernels.make_rows(table, row, row.view(-1), out, self._lookup, 0)
-            triton_kernels.convert(row, out, self._lookup)
-            torch.cuda.synchronize(device)
+            # Triton launches on the device that is current, wherever the tensors are.
+            with torch.cuda.device(device):
+                row = torch.zeros((1, height, width, 3), dtype=torch.uint8, device=device)
+                out = torch.empty_like(row, dtype=self.bits_dtype)
+                table = torch.zeros((1, TABLE_WORDS), dtype=torch.int32, device=device)
+                triton_kernels.make_rows(table, row, row.view(-1), out, self._lookup, 0)
+                triton_kernels.convert(row, out, self._lookup)
+                torch.cuda.synchronize(device)
         except Exception as error:  # noqa: BLE001 - whatever a compiler may lack, torch does it too
             _LOG.warning(
                 "Triton cannot compile here (%s: %s), so plain torch makes the rows, more slowly; "
