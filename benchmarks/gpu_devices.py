@@ -10,6 +10,7 @@ begin together, and their rates are added.
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import os
 import subprocess
@@ -27,7 +28,7 @@ from streamloader import RandomResizedCrop, StreamLoader
 
 WARM_UP_STEPS = 20
 COMPARED_STEPS = 40
-SIDES = ("cpu/thread", "cpu/process", "cuda/thread", "cuda/process")
+SIDES = "cpu/thread,cpu/process,cuda/thread,cuda/process"
 
 
 def open_loader(url: str, side: str, workers: int, **devices: Any) -> StreamLoader:
@@ -85,18 +86,19 @@ def together() -> None:
 
 
 def order(url: str, workers: int, **devices: Any) -> list[list[list[int]]]:
-    """Sample numbers by step and device, of the first steps."""
+    """Sample numbers by step and device, of the first steps of an epoch."""
     with open_loader(url, "cpu/thread", workers, **devices) as loader:
-        steps = zip(range(COMPARED_STEPS), steps_of(loader), strict=False)
-        return [[batch["index"].tolist() for batch in step] for _, step in steps]
+        count = min(COMPARED_STEPS, len(loader))
+        steps = itertools.islice(steps_of(loader), count)
+        return [[batch["index"].tolist() for batch in step] for step in steps]
 
 
-def as_rank(url: str, workers: int, steps: int, out: Path) -> None:
+def as_rank(url: str, sides: list[str], workers: int, steps: int, out: Path) -> None:
     """One process of torchrun: its rates and its order go into a file."""
     torch.distributed.init_process_group("gloo")
     rank = int(os.environ["RANK"])
     results: dict[str, Any] = {}
-    for side in SIDES:
+    for side in sides:
         with open_loader(url, side, workers) as loader:
             results[side] = rate(loader, steps)
         together()
@@ -110,6 +112,7 @@ def by_torchrun(url: str, arguments: argparse.Namespace, out: Path) -> list[dict
     command += ["--nproc-per-node", str(arguments.gpus), __file__, str(arguments.pictures)]
     command += ["--as-rank", url, "--folder", str(out), "--gpus", str(arguments.gpus)]
     command += ["--workers", str(arguments.workers), "--steps", str(arguments.steps)]
+    command += ["--sides", arguments.sides]
     subprocess.run(command, check=True)
     return [json.loads((out / f"rank{r}.json").read_text()) for r in range(arguments.gpus)]
 
@@ -120,7 +123,7 @@ def compare(arguments: argparse.Namespace, folder: Path) -> dict[str, Any]:
     names = [f"cuda:{number}" for number in range(gpus)]
     results: dict[str, Any] = {"gpu": torch.cuda.get_device_name(), "cpus": os.cpu_count()}
     ranks = by_torchrun(url, arguments, folder)
-    for side in SIDES:
+    for side in arguments.sides.split(","):
         with open_loader(url, side, workers, device="cuda:0") as loader:
             one = rate(loader, arguments.steps)
         with open_loader(url, side, workers * gpus, devices=names) as loader:
@@ -151,13 +154,15 @@ def main() -> None:
     parser.add_argument("--samples", type=int, default=40_000)
     parser.add_argument("--workers", type=int, default=15, help="a GPU")
     parser.add_argument("--steps", type=int, default=100)
+    parser.add_argument("--sides", default=SIDES, help="what decodes, and the feed")
     parser.add_argument("--folder", type=Path, help="for the data set; by default a temporary one")
     parser.add_argument("--as-rank", help=argparse.SUPPRESS)
     parser.add_argument("--json", type=Path)
     arguments = parser.parse_args()
     if arguments.as_rank:
         total = arguments.workers * arguments.gpus
-        as_rank(arguments.as_rank, total, arguments.steps, arguments.folder)
+        sides = arguments.sides.split(",")
+        as_rank(arguments.as_rank, sides, total, arguments.steps, arguments.folder)
         return
     with tempfile.TemporaryDirectory() as temporary:
         results = compare(arguments, arguments.folder or Path(temporary))
