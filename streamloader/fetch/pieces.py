@@ -87,15 +87,15 @@ class PieceTable:
         self._finished[slot] = False
         return slot
 
-    def use(self, slots: Int64, rows: Int64) -> None:
-        """One demand claims ``rows`` samples of each of the pieces."""
-        self.users[slots] += 1
+    def use(self, slots: Int64, rows: Int64, users: Int64 | int = 1) -> None:
+        """One demand claims ``rows`` samples of each of the pieces, as so many users."""
+        self.users[slots] += users
         self.unclaimed[slots] -= rows
         self._finished[slots[self.unclaimed[slots] <= 0]] = True
 
-    def release(self, slots: Int64) -> Int64:
-        """One demand is done with the pieces; returns the slots that nobody needs now."""
-        self.users[slots] -= 1
+    def release(self, slots: Int64, users: Int64 | int = 1) -> Int64:
+        """So many users are done with the pieces; returns the slots that nobody needs now."""
+        self.users[slots] -= users
         over: Int64 = slots[(self.users[slots] == 0) & self._finished[slots]]
         return over
 

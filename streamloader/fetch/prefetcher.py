@@ -18,10 +18,10 @@ from streamloader.fetch.cache import BlockCache
 from streamloader.fetch.catalog import Catalog
 from streamloader.fetch.piece_loader import PieceLoader
 from streamloader.fetch.pieces import Int64, PieceTable, Wanted
+from streamloader.fetch.turns import ByArrival, InTurn, Turn, Turns
 from streamloader.monitor import Counters
-from streamloader.order import BatchPlan, RankPlan, Selection
+from streamloader.order import ArrivalPlan, BatchPlan, BatchRows, RankPlan, Selection
 
-_MAX_PLANNED = 256
 _ROWS_PER_STRETCH = 32_768
 
 
@@ -37,7 +37,7 @@ class Fetched:
         release: to be called once, from any thread, when the bytes are no longer needed.
     """
 
-    plan: BatchPlan
+    plan: BatchRows
     samples: Int64
     rows: npt.NDArray[np.void]
     faults: dict[int, str]
@@ -45,21 +45,12 @@ class Fetched:
 
 
 @dataclass(slots=True)
-class _Planned:
-    plan: BatchPlan
-    wanted: Wanted
-    slots: Int64
-
-
-@dataclass(slots=True)
 class _Run:
     """What lives as long as one pass over a plan."""
 
-    plan: RankPlan
-    table: PieceTable = field(default_factory=PieceTable)
-    planned: asyncio.Queue[_Planned | None] = field(
-        default_factory=lambda: asyncio.Queue(_MAX_PLANNED)
-    )
+    plan: RankPlan | ArrivalPlan
+    table: PieceTable
+    turns: Turns
     loads: dict[int, asyncio.Task[None]] = field(default_factory=dict)
     faults: dict[int, dict[int, str]] = field(default_factory=dict)
     outstanding: int = 0
@@ -112,11 +103,14 @@ class Prefetcher:
 
     async def run(
         self,
-        plan: RankPlan,
+        plan: RankPlan | ArrivalPlan,
         deliver: Callable[[Fetched], Awaitable[None]],
         on_planned: Callable[[], None] = lambda: None,
     ) -> None:
-        """Delivers every batch of ``plan`` in order; returns when all of them are released.
+        """Delivers every batch of ``plan``; returns when all of them are released.
+
+        The batches of a ``RankPlan`` are as planned. Those of an ``ArrivalPlan`` have the rows that
+        came first, within its look-ahead.
 
         A second run may begin once the first one has called ``on_planned``: all its pieces have
         room then, so only one of the two waits for memory. It reads at once, and delivers when the
@@ -124,7 +118,7 @@ class Prefetcher:
 
         Any failure cancels what is under way, waits for it, and is raised as it was.
         """
-        run = _Run(plan)
+        run = self._new_run(plan)
         self._runs.append(run)
         if self._cache is not None:
             self._cache.begin_epoch()
@@ -141,6 +135,17 @@ class Prefetcher:
                 self._arena.free(int(run.table.base[slot]))
             self._changed.set()
 
+    def _new_run(self, plan: RankPlan | ArrivalPlan) -> _Run:
+        table = PieceTable()
+        turns: Turns = InTurn(table, self._change, self._counters)
+        if isinstance(plan, ArrivalPlan):
+            turns = ByArrival(plan, table, self._change, self._counters, self._changed.set)
+        return _Run(plan, table, turns)
+
+    async def _change(self) -> None:
+        self._changed.clear()
+        await self._changed.wait()
+
     def close(self) -> None:
         self._loader.close()
         self._planner.shutdown(wait=True)
@@ -149,17 +154,18 @@ class Prefetcher:
         self, run: _Run, group: asyncio.TaskGroup, on_planned: Callable[[], None]
     ) -> None:
         async for plan, wanted in self._plans(run.plan):
+            await run.turns.room(plan)
             slots = run.table.slots_of(wanted.ids)
             for place in np.flatnonzero(slots < 0).tolist():
                 slots[place] = await self._admit(run, group, wanted, place, slots)
-            run.table.use(slots, wanted.rows)
+            run.table.use(slots, wanted.rows, run.turns.users(wanted))
             run.outstanding += 1
             self._drop(run, run.table.finish_up_to(plan.number))
-            await run.planned.put(_Planned(plan, wanted, slots))
+            await run.turns.put(plan, wanted, slots)
         on_planned()
-        await run.planned.put(None)
+        await run.turns.end()
 
-    async def _plans(self, plan: RankPlan) -> AsyncIterator[tuple[BatchPlan, Wanted]]:
+    async def _plans(self, plan: RankPlan | ArrivalPlan) -> AsyncIterator[tuple[BatchPlan, Wanted]]:
         """Plans in a thread of their own, a stretch ahead: arithmetic is not the loop's work."""
         loop = asyncio.get_running_loop()
         stretch = max(1, _ROWS_PER_STRETCH // plan.batch_size)
@@ -214,8 +220,7 @@ class Prefetcher:
                         " memory_limit or lower batch_size"
                     )
             self._counters.add("fetch.waits_for_memory")
-            self._changed.clear()
-            await self._changed.wait()
+            await self._change()
 
     async def _load(self, run: _Run, slot: int, first: int, count: int, base: int) -> None:
         async with self._loading:
@@ -237,24 +242,14 @@ class Prefetcher:
 
     async def _dispatch(self, run: _Run, deliver: Callable[[Fetched], Awaitable[None]]) -> None:
         async with self._delivering:
-            await self._deliver_all(run, deliver)
+            loop = asyncio.get_running_loop()
+            while (turn := await run.turns.next()) is not None:
+                await deliver(self._collect(run, turn, loop))
         while run.outstanding:
-            self._changed.clear()
-            await self._changed.wait()
+            await self._change()
 
-    async def _deliver_all(self, run: _Run, deliver: Callable[[Fetched], Awaitable[None]]) -> None:
-        loop = asyncio.get_running_loop()
-        while (planned := await run.planned.get()) is not None:
-            started = time.perf_counter()
-            while not run.table.ready[planned.slots].all():
-                self._changed.clear()
-                await self._changed.wait()
-            self._counters.observe("fetch.wait_s", time.perf_counter() - started)
-            await deliver(self._collect(run, planned, loop))
-
-    def _collect(self, run: _Run, planned: _Planned, loop: asyncio.AbstractEventLoop) -> Fetched:
-        plan, table = planned.plan, run.table
-        slots = planned.slots[planned.wanted.place]
+    def _collect(self, run: _Run, turn: Turn, loop: asyncio.AbstractEventLoop) -> Fetched:
+        plan, table, slots = turn.rows, run.table, turn.slots
         places = plan.samples - table.first[slots]
         offsets = table.rows_base[slots] + places * self._layout.stride
         rows = np.empty(len(offsets), self._layout.dtype)
@@ -262,16 +257,16 @@ class Prefetcher:
         faults = _faults_of(run, plan.samples, slots) if run.faults else {}
 
         def release() -> None:
-            loop.call_soon_threadsafe(self._release, run, planned.slots)
+            loop.call_soon_threadsafe(self._release, run, turn)
 
         samples = plan.samples if self._selection is None else self._selection.samples(plan.samples)
         return Fetched(plan, samples, rows, faults, release)
 
-    def _release(self, run: _Run, slots: Int64) -> None:
+    def _release(self, run: _Run, turn: Turn) -> None:
         if run.over:
             return  # its memory went back as a whole, and may be another run's by now
         run.outstanding -= 1
-        self._drop(run, run.table.release(slots))
+        self._drop(run, run.table.release(turn.held, turn.users))
         self._changed.set()
 
     def _drop(self, run: _Run, slots: Int64) -> None:
@@ -297,7 +292,9 @@ def _faults_of(run: _Run, samples: Int64, slots: Int64) -> dict[int, str]:
     return faults
 
 
-def _plan_stretch(plan: RankPlan, begin: int, count: int) -> list[tuple[BatchPlan, Wanted]]:
+def _plan_stretch(
+    plan: RankPlan | ArrivalPlan, begin: int, count: int
+) -> list[tuple[BatchPlan, Wanted]]:
     batches = [plan.batch(n) for n in range(begin, min(begin + count, plan.num_batches))]
     return [
         (b, Wanted.of(b.piece, b.piece_first, b.piece_count, b.piece_last_batch)) for b in batches

@@ -1,15 +1,21 @@
 """Order, partition and resume: pure arithmetic, the same on every rank and machine.
 
 ``OrderSpec`` and an epoch number make an ``EpochOrder``: which sample each position of the global
-order has. A ``RankPlan`` cuts it into one rank's batches. ``LoaderState`` is what a run saves.
+order has. A ``RankPlan`` cuts it into one rank's batches, an ``ArrivalPool`` makes those of an
+``ArrivalPlan`` of what has come. ``LoaderState`` is what a run saves.
 """
 
+from streamloader.order.arrival_plan import ArrivalPlan, look_ahead_rows
+from streamloader.order.arrival_pool import ArrivalPool
+from streamloader.order.arrived import Arrived
 from streamloader.order.bijection import Bijection
 from streamloader.order.epoch import EpochOrder
 from streamloader.order.footprint import Footprint, footprint_of
+from streamloader.order.gaps import GapOrder, Gaps
 from streamloader.order.located import Located
 from streamloader.order.passes import Order, SizedOrder, WeightedOrder, Weights
-from streamloader.order.plan import LAST_BATCH_RULES, BatchPlan, LastBatch, RankPlan
+from streamloader.order.plan import LAST_BATCH_RULES, BatchPlan, BatchRows, LastBatch, RankPlan
+from streamloader.order.progress import merge_states, state_after
 from streamloader.order.random import derive_key, mix64, random_u64, random_unit
 from streamloader.order.seats import seat_of, share_rows
 from streamloader.order.selection import Selection
@@ -19,10 +25,16 @@ from streamloader.order.state import LoaderState
 __all__ = [
     "LAST_BATCH_RULES",
     "ORDER_VERSION",
+    "ArrivalPlan",
+    "ArrivalPool",
+    "Arrived",
     "BatchPlan",
+    "BatchRows",
     "Bijection",
     "EpochOrder",
     "Footprint",
+    "GapOrder",
+    "Gaps",
     "LastBatch",
     "LoaderState",
     "Located",
@@ -36,9 +48,12 @@ __all__ = [
     "Weights",
     "derive_key",
     "footprint_of",
+    "look_ahead_rows",
+    "merge_states",
     "mix64",
     "random_u64",
     "random_unit",
     "seat_of",
     "share_rows",
+    "state_after",
 ]

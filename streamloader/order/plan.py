@@ -21,9 +21,9 @@ _MAX_BATCH = 1 << 31
 _STRETCH_ROWS = 16_384
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class BatchPlan:
-    """One batch of one rank. Arrays are ``[b]``, one entry a row, rows by ascending position.
+@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
+class BatchRows:
+    """What a batch of one rank consists of. Arrays are ``[b]``, one entry a row.
 
     b is the batch size, but for a last batch under ``"partial"``.
     """
@@ -40,6 +40,18 @@ class BatchPlan:
     valid: npt.NDArray[np.bool_]
     """False for rows that only fill the batch."""
 
+    next_position: int
+    """Global position consumed once this batch is: the cursor to save, and to start from."""
+
+    own_rows: I64Array | None = None
+    """For batches by arrival: int64 numbers of the rows in ``ArrivalPlan``, -1 where ``valid`` is
+    False."""
+
+
+@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
+class BatchPlan(BatchRows):
+    """A batch, rows by ascending position, and what to read for it; arrays are ``[b]``."""
+
     piece: I64Array
     """int64 identity, within the epoch, of the piece to read the row from."""
 
@@ -51,9 +63,6 @@ class BatchPlan:
 
     piece_last_batch: I64Array
     """int64 number of the last batch of this rank that may need the piece; drop it after that."""
-
-    next_position: int
-    """Global position consumed once this batch is: the cursor to save, and to start from."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -172,7 +181,7 @@ class RankPlan:
     def _plan_stretch(self, first: int) -> _Stretch:
         most = _STRETCH_ROWS // max(self.batch_size, self._lanes.size)
         batches = max(1, min(most, self.num_batches - first))
-        positions = self._positions(first, batches)
+        positions = self.positions(first, batches)
         valid = positions < self.order.spec.num_samples
         located = self.order.locate(np.where(valid, positions, 0))
         return _Stretch(first, batches, positions, valid, located)
@@ -189,13 +198,19 @@ class RankPlan:
         dealt: I64Array = lanes[np.argsort(np.arange(lanes.size) % sharing, kind="stable")]
         return dealt
 
-    def _positions(self, first: int, batches: int) -> I64Array:
+    def positions(self, first: int, batches: int) -> I64Array:
         """Positions of this rank's rows in consecutive batches, ascending in each.
 
-        A global batch takes a run of offsets from each lane, so the counts per lane give the rank's
-        rows: nothing grows with the number of ranks. One running count serves all the batches,
-        since each takes equally many positions of the residue.
+        Args:
+            first: number of the first batch.
+            batches: how many.
+
+        Returns:
+            int64 ``[batches * batch_size]``; ``num_samples`` or more beyond the end.
         """
+        # A global batch takes a run of offsets from each lane, so the counts per lane give the
+        # rank's rows: nothing grows with the number of ranks. One running count serves all the
+        # batches, since each takes equally many positions of the residue.
         stride = self.order.spec.lanes
         begin = self.start + (first + np.arange(batches, dtype=np.int64)) * self._global_batch
         begin = begin[:, None]

@@ -8,10 +8,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from streamloader.errors import ConfigError, StateMismatch
+from streamloader.order.arrived import Arrived
+from streamloader.order.gaps import Gaps
 from streamloader.order.plan import LAST_BATCH_RULES
 from streamloader.order.spec import ORDER_VERSION, SHUFFLE_MODES, checked_int
 
-_MODES = ("deterministic",)
+_MODES = ("deterministic", "arrival")
 _U64_MAX = (1 << 64) - 1
 
 # What must be equal to continue the same global sequence, and the words for it in messages.
@@ -25,14 +27,15 @@ _CONTINUED = {
     "shuffle": "shuffle",
     "lanes": "lanes",
     "window": "window",
-    "mode": "mode",
     "version": "order rule version",
 }
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoaderState:
-    """A place in the order of a run; nothing of it depends on ranks, batch size or workers.
+    """A place in the order of a run.
+
+    Nothing of it depends on ranks, batch size or workers, but for ``arrived``.
 
     Raises:
         ConfigError: a field has the wrong type or range; the message names it.
@@ -43,7 +46,7 @@ class LoaderState:
 
     epoch: int
     position: int
-    """Positions of the epoch's global order that the consumer took; what was prefetched counts
+    """Positions of the epoch's global order that the consumers took; what was prefetched counts
     not."""
 
     seed: int
@@ -67,7 +70,15 @@ class LoaderState:
     skipped_digest: str = ""
     """Digest of their numbers."""
 
+    gaps: Gaps | None = None
+    """What an earlier part of the epoch left open; it comes before the rest."""
+
+    arrived: Arrived | None = None
+    """What this rank took out of turn, by arrival; None where ``position`` says it all."""
+
     mode: str = "deterministic"
+    """How batches were made: ``"deterministic"``, or by ``"arrival"``."""
+
     version: int = ORDER_VERSION
     """Version of the rules that the position belongs to."""
 
@@ -104,10 +115,15 @@ class LoaderState:
                 raise ConfigError(
                     f"state field {name!r} must be one of {choices}, got {getattr(self, name)!r}"
                 )
+        object.__setattr__(self, "gaps", Gaps.parse(self.gaps))
+        object.__setattr__(self, "arrived", Arrived.parse(self.arrived))
 
     def to_dict(self) -> dict[str, Any]:
-        """The state as a flat dict of strings, integers and None, ready for JSON."""
-        return {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
+        """The state as a dict of strings, integers, None and dicts of these, ready for JSON."""
+        values = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
+        values["gaps"] = self.gaps and self.gaps.to_dict()
+        values["arrived"] = self.arrived and self.arrived.to_dict()
+        return values
 
     @classmethod
     def parse(cls, values: object) -> LoaderState:
@@ -156,6 +172,26 @@ class LoaderState:
                 f"the saved state cannot continue here: {'; '.join(differences)}; "
                 "make these equal, or start without the state"
             )
+
+    def check_fits(self, num_samples: int) -> None:
+        """Make sure that the state names nothing beyond the end of an epoch of ``num_samples``.
+
+        Raises:
+            ConfigError: it does.
+        """
+        reached = {"position": self.position, "gaps": self.gaps.end if self.gaps else 0}
+        arrived = self.arrived
+        if arrived is not None:
+            global_batch = arrived.batch_size * arrived.world_size
+            batches = -(-max(0, num_samples - arrived.start) // global_batch)
+            over = arrived.end > batches * arrived.batch_size
+            reached["arrived"] = num_samples + 1 if over else arrived.start
+        for name, place in reached.items():
+            if place > num_samples:
+                raise ConfigError(
+                    f"state field {name!r} lies beyond the {num_samples} samples of the epoch:"
+                    f" {getattr(self, name)}"
+                )
 
     def _set(self, name: str, value: int) -> None:
         object.__setattr__(self, name, value)

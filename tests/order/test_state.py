@@ -106,7 +106,7 @@ def test_a_missing_key_is_named(name: str) -> None:
         ("lanes", 0),
         ("window", True),
         ("shuffle", "maybe"),
-        ("mode", "arrival"),
+        ("mode", "sometimes"),
         ("last_batch", None),
         ("split", 3),
         ("subset", []),
