@@ -27,7 +27,7 @@ from streamloader.dts import Field, copy_rows
 from streamloader.dts.values import decode
 from streamloader.errors import ShardError
 from streamloader.fetch import BAD_LENGTH, Arena, Fetched
-from streamloader.order import BatchPlan, share_rows
+from streamloader.order import BatchRows, share_rows
 from streamloader.transfer import Slot
 
 
@@ -72,7 +72,7 @@ class Filled:
     """
 
     slot: Slot
-    plan: BatchPlan
+    plan: BatchRows
     samples: npt.NDArray[np.int64]
     variable: dict[str, Any]
     faults: dict[int, str]

@@ -232,12 +232,10 @@ class Engine(OwnProcess):
         """A run from the cursor on; to be started."""
         return EpochRun(
             self,
-            epoch=cursor.epoch,
-            start=cursor.position,
+            cursor=cursor,
             rank=world.rank,
             world_size=world.world_size,
             delivery=delivery,
-            skipped=cursor.skipped,
             skipped_digest=skipped_digest,
         )
 

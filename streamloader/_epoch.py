@@ -13,6 +13,7 @@ from streamloader._run import Run
 from streamloader.decode import AbortWord
 from streamloader.errors import SampleError
 from streamloader.fetch import Fetched, Running
+from streamloader.order import LoaderState
 from streamloader.transfer import RingExhausted, Slot, lease_arrays
 
 if TYPE_CHECKING:
@@ -28,37 +29,34 @@ class EpochRun(Run):
     Args:
         engine: threads, memory and data set; shared by the runs of a loader, which follow one
             another: the next may begin once this one ``is_planned``.
-        epoch, start: epoch, and the global position from which it goes on.
+        cursor: from where it goes on, with the bad samples that earlier parts of this epoch
+            skipped.
         rank, world_size: whose batches.
         delivery: told of the run's beginning and end, and of each filled batch in batch order.
         on_planned: called when another run may begin, in the event loop's thread.
-        skipped, skipped_digest: bad samples that earlier parts of this epoch skipped.
+        skipped_digest: of the bad samples skipped before.
     """
 
     def __init__(
         self,
         engine: Engine,
         *,
-        epoch: int,
-        start: int,
+        cursor: LoaderState,
         rank: int,
         world_size: int,
         delivery: Delivery,
         on_planned: Callable[[], object] = lambda: None,
-        skipped: int = 0,
         skipped_digest: int = 0,
     ) -> None:
         super().__init__(
             engine,
             engine.settings,
             engine.choice,
-            epoch=epoch,
-            start=start,
+            cursor=cursor,
             rank=rank,
             world_size=world_size,
             delivery=delivery,
             on_wait=engine.wake,
-            skipped=skipped,
             skipped_digest=skipped_digest,
         )
         settings = engine.settings
@@ -71,7 +69,7 @@ class EpochRun(Run):
             workers=engine.num_workers,
             batch_size=settings.batch_size,
             seed=settings.seed,
-            epoch=epoch,
+            epoch=cursor.epoch,
             router=engine.router,
         )
         self._abort = AbortWord()

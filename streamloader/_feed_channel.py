@@ -25,7 +25,7 @@ from streamloader._settings import Settings
 from streamloader._world import World
 from streamloader.decode import PixelFormat
 from streamloader.fetch import MemoryPlan
-from streamloader.order import BatchPlan
+from streamloader.order import BatchRows, LoaderState
 from streamloader.topology import Seats
 from streamloader.transfer import SlotLayout
 
@@ -83,16 +83,14 @@ class Start:
     """To the feed: begin a run; its messages name it by ``run``.
 
     Attributes:
-        bad_rows: that the run has had so far.
+        cursor: counts what came, whether the consumer has it or not.
         gpu_share: of the pictures that engines decode.
     """
 
     run: int
-    epoch: int
-    start: int
+    cursor: LoaderState
     rank: int
     world_size: int
-    bad_rows: int
     gpu_share: float | None
 
 
@@ -117,7 +115,7 @@ class Batch:
 
     run: int
     slot: int
-    plan: BatchPlan
+    plan: BatchRows
     samples: npt.NDArray[np.int64]
     variable: dict[str, Any]
     faults: dict[int, str]

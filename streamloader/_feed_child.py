@@ -95,12 +95,10 @@ class Feed:
         self._engine.share_pictures(message.gpu_share)
         run = EpochRun(
             self._engine,
-            epoch=message.epoch,
-            start=message.start,
+            cursor=message.cursor,
             rank=message.rank,
             world_size=message.world_size,
             delivery=self._delivery,
-            skipped=message.bad_rows,
             on_planned=lambda: self._channel.send(Planned(message.run)),
         )
         self._runs[message.run] = run

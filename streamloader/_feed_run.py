@@ -12,7 +12,7 @@ from streamloader._feed_channel import Batch, Start
 from streamloader._routing import EngineWork
 from streamloader._run import Run
 from streamloader._world import World
-from streamloader.order import LoaderState
+from streamloader.order import LoaderState, state_after
 from streamloader.transfer import Slot
 
 if TYPE_CHECKING:
@@ -47,13 +47,11 @@ class FeedRun(Run):
             engine,
             engine.settings,
             engine.choice,
-            epoch=cursor.epoch,
-            start=cursor.position,
+            cursor=cursor,
             rank=world.rank,
             world_size=world.world_size,
             delivery=delivery,
             on_wait=lambda: engine.consumer_waits(self),
-            skipped=cursor.skipped,
             skipped_digest=skipped_digest,
         )
         self.number = number
@@ -61,7 +59,7 @@ class FeedRun(Run):
         self._world = world
         self._arrived = 0
         self._begun_at = 0
-        self._position = cursor.position
+        self._cursor = cursor
 
     def start(self) -> None:
         self._delivery.begin(self)
@@ -72,11 +70,9 @@ class FeedRun(Run):
         self._begun_at = self._arrived
         return Start(
             run=self.number,
-            epoch=self.epoch,
-            start=self._position,
+            cursor=dataclasses.replace(self._cursor, skipped=self._bad_rows),
             rank=self._world.rank,
             world_size=self._world.world_size,
-            bad_rows=self._bad_rows,
             gpu_share=self._engine.gpu_share,
         )
 
@@ -96,7 +92,7 @@ class FeedRun(Run):
             with self._lock:
                 self._undelivered.add(slot)
         self._arrived = plan.number + 1
-        self._position = plan.next_position
+        self._cursor = state_after(self._cursor, self.plan, plan)
         self._count_bad(len(message.faults))
         if not self.outbox.put(plan.number, filled):
             self._release_undelivered()

@@ -9,10 +9,11 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from streamloader._assemble import Filled
+from streamloader._continuing import plan_of
 from streamloader._outbox import Outbox
 from streamloader._own_process import OwnProcess
 from streamloader._settings import Settings
-from streamloader.order import LoaderState, RankPlan, mix64
+from streamloader.order import LoaderState, mix64, state_after
 from streamloader.transfer import Slot, TransferStation
 
 if TYPE_CHECKING:
@@ -29,11 +30,12 @@ class Run(ABC):
         owner: the engine that the run works with.
         settings: of the loader.
         choice: which samples an epoch draws.
-        epoch, start: epoch, and the global position from which it goes on.
+        cursor: from where it goes on, with the bad samples that earlier parts of this epoch
+            skipped.
         rank, world_size: whose batches.
         delivery: told of the run's beginning and end, and of each filled batch in batch order.
         on_wait: called when the consumer is about to wait.
-        skipped, skipped_digest: bad samples that earlier parts of this epoch skipped.
+        skipped_digest: of the bad samples skipped before.
 
     Attributes:
         is_planned: another run may begin beside this one.
@@ -47,13 +49,11 @@ class Run(ABC):
         settings: Settings,
         choice: Choice,
         *,
-        epoch: int,
-        start: int,
+        cursor: LoaderState,
         rank: int,
         world_size: int,
         delivery: Delivery,
         on_wait: Callable[[], None],
-        skipped: int,
         skipped_digest: int,
     ) -> None:
         self.settings = settings
@@ -61,17 +61,10 @@ class Run(ABC):
         self._delivery = delivery
         self._stopping = threading.Lock()
         self._stopped = False
-        self.epoch = epoch
-        self.skipped = skipped
+        self.epoch = cursor.epoch
+        self.skipped = cursor.skipped
         self.skipped_digest = skipped_digest
-        self.plan = RankPlan(
-            choice.order(epoch),
-            batch_size=settings.batch_size,
-            rank=rank,
-            world_size=world_size,
-            last_batch=settings.last_batch,
-            start=start,
-        )
+        self.plan = plan_of(choice, settings, cursor, rank=rank, world_size=world_size)
         self.is_planned = False
         self.station: TransferStation | None = None
         self.outbox: Outbox[Filled] = Outbox(
@@ -82,7 +75,7 @@ class Run(ABC):
         self._lock = threading.Lock()
         share = -(-choice.num_samples // world_size)
         self._bad_limit = settings.max_bad_fraction * share
-        self._bad_rows = skipped
+        self._bad_rows = cursor.skipped
         self._undelivered: set[Slot] = set()
 
     @abstractmethod
@@ -148,9 +141,8 @@ class Run(ABC):
         """The loader's state once the consumer has this batch."""
         self._count_skipped(filled)
         return dataclasses.replace(
-            before,
+            state_after(before, self.plan, filled.plan),
             epoch=self.epoch,
-            position=filled.plan.next_position,
             skipped=self.skipped,
             skipped_digest=f"{self.skipped_digest:016x}" if self.skipped else "",
         )

@@ -43,6 +43,7 @@ class Settings:
     user_code: UserCode
     pack: tuple[str, ...]
     pixels: PixelFormat
+    deterministic: bool
     on_error: OnError
     max_bad_fraction: float
     stall_timeout_s: float
@@ -66,6 +67,8 @@ class Settings:
             )
         if self.pin_workers not in PIN_WORKERS:
             raise ConfigError(f"pin_workers must be one of {PIN_WORKERS}, got {self.pin_workers!r}")
+        if not isinstance(self.deterministic, bool):
+            raise ConfigError(f"deterministic must be True or False, got {self.deterministic!r}")
         if self.on_error not in ("raise", "skip"):
             raise ConfigError(f"on_error must be 'raise' or 'skip', got {self.on_error!r}")
         if self.feed not in FEEDS:

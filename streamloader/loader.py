@@ -10,6 +10,7 @@ from typing import Any, Self, cast
 
 from streamloader._choice import SamplerWeights, Subset
 from streamloader._closing import close_at_exit, outside_own_threads
+from streamloader._continuing import choose_state, plan_of
 from streamloader._decode_state import DecodeState
 from streamloader._delivery import DecodeDevice, open_delivery
 from streamloader._engine import Engine
@@ -25,14 +26,14 @@ from streamloader.decode import MAX_PIXELS, MAX_SCANS, PictureLimits, PixelForma
 from streamloader.errors import ConfigError
 from streamloader.fetch import CacheOptions
 from streamloader.monitor import TimeSummary
-from streamloader.order import LoaderState, RankPlan
+from streamloader.order import ArrivalPlan, LoaderState, RankPlan
 from streamloader.order.plan import LastBatch
 from streamloader.sizes import parse_size
 from streamloader.topology import PinWorkers
 
 
 class StreamLoader:
-    """Batches of a DTS1 data set, in an order fixed by seed and epoch alone.
+    """Batches of a DTS1 data set, in an order that seed and epoch fix.
 
     Iterating gives :class:`~streamloader.Batch` mappings. A new ``iter`` after a full pass, or
     after a ``break``, is the next epoch from its start.
@@ -84,6 +85,10 @@ class StreamLoader:
             return mappings.
         pack: variable fields that come as one flat tensor and ``<name>.offsets`` (int64
             [B + 1]) instead of a list.
+        deterministic: True: seed and epoch alone decide what each batch holds. False: a batch is
+            made of the next samples that have come, so that a stalled read delays no batch which
+            others can fill; each sample still comes once per epoch, with the same crop, and each
+            rank saves a state of its own (see :meth:`load_state_dict`).
         on_error: ``"raise"`` or ``"skip"``, for samples whose content is damaged.
         max_bad_fraction: with ``"skip"``, the share of this rank's samples of an epoch above
             which the run stops.
@@ -142,6 +147,7 @@ class StreamLoader:
         batch_map: BatchFunction | None = None,
         collate: CollateFunction | None = None,
         pack: Sequence[str] = (),
+        deterministic: bool = True,
         on_error: OnError = "raise",
         max_bad_fraction: float = 0.01,
         stall_timeout_s: float = 120.0,
@@ -178,6 +184,7 @@ class StreamLoader:
             user_code=UserCode(map, collate, batch_map),
             pack=(pack,) if isinstance(pack, str) else tuple(pack),
             pixels=PixelFormat(output, mean, std),  # type: ignore[arg-type]  # it validates
+            deterministic=deterministic,
             on_error=on_error,
             max_bad_fraction=max_bad_fraction,
             stall_timeout_s=stall_timeout_s,
@@ -240,7 +247,7 @@ class StreamLoader:
 
     def __len__(self) -> int:
         """Batches of a full epoch on this rank."""
-        return self._plan(epoch=0, start=0).num_batches
+        return self._plan(self._blank_state()).num_batches
 
     def __iter__(self) -> Iterator[Batch]:
         return self._new_iterator()
@@ -301,7 +308,11 @@ class StreamLoader:
             self._fresh = True
 
     def state_dict(self) -> dict[str, Any]:
-        """Where the consumer stands: JSON-able, small, the same on every rank."""
+        """Where the consumer stands: JSON-able and small.
+
+        The same on every rank, but for counts of skipped samples; with ``deterministic=False`` in
+        mid-epoch it is this rank's own.
+        """
         with self._lock:
             return self._stamped(self._cursor)
 
@@ -309,26 +320,26 @@ class StreamLoader:
         """The state, and what decodes the pictures."""
         return state.to_dict() | self._engine.decode_state.to_dict()
 
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+    def load_state_dict(self, state: Mapping[str, Any] | Sequence[Mapping[str, Any]]) -> None:
         """Continues the global sequence of ``state`` at the next ``iter``.
 
-        Ranks, batch size and workers may differ from those that saved it.
+        Ranks, batch size and workers may differ from those that saved it. What several ranks saved
+        with ``deterministic=False`` in mid-epoch goes on rank by rank, each with its own state and
+        on as many ranks, or from a list of all ranks' states on any number of ranks, also with
+        ``deterministic=True``.
+
+        Args:
+            state: of ``state_dict``, or a list with that of every rank.
 
         Raises:
-            StateMismatch: the state belongs to another data set, seed or rule version; the
+            StateMismatch: the state belongs to another data set, seed, rule version or rank; the
                 message says what differs.
             ConfigError: it is not a state of a loader.
         """
         with self._lock:
-            loaded = LoaderState.parse(state)
-            loaded.check_continues(self._blank_state())
+            loaded = choose_state(state, self._blank_state(), self._engine.choice, self._world)
             _parse_digest(loaded.skipped_digest)
-            decoding = DecodeState.parse(state)
-            if loaded.position > self.num_samples:
-                raise ConfigError(
-                    f"the state's position {loaded.position} lies beyond the"
-                    f" {self.num_samples} samples of the data set"
-                )
+            decoding = DecodeState.parse(state if isinstance(state, Mapping) else state[0])
             self._end_iterator()
             self._cursor = loaded
             if self._engine.continue_decoding(decoding) and self._following is not None:
@@ -365,19 +376,14 @@ class StreamLoader:
     def __exit__(self, *exc: object) -> None:
         self.close()
 
-    def _plan(self, *, epoch: int, start: int) -> RankPlan:
-        settings = self._engine.settings
-        return RankPlan(
-            self._engine.choice.order(epoch),
-            batch_size=settings.batch_size,
-            rank=self._world.rank,
-            world_size=self._world.world_size,
-            last_batch=settings.last_batch,
-            start=start,
+    def _plan(self, cursor: LoaderState) -> RankPlan | ArrivalPlan:
+        engine, world = self._engine, self._world
+        return plan_of(
+            engine.choice, engine.settings, cursor, rank=world.rank, world_size=world.world_size
         )
 
     def _left_over(self) -> int:
-        return self._plan(epoch=self._cursor.epoch, start=self._cursor.position).num_batches
+        return self._plan(self._cursor).num_batches
 
     def _blank_state(self, epoch: int = 0) -> LoaderState:
         engine = self._engine
@@ -394,6 +400,7 @@ class StreamLoader:
             epoch_size=choice.epoch_size,
             last_batch=engine.settings.last_batch,
             split=engine.settings.split,
+            mode="deterministic" if engine.settings.deterministic else "arrival",
         )
 
     def _check_open(self) -> None:
