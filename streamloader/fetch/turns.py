@@ -138,7 +138,7 @@ class ByArrival:
         if not self._left:
             return None
         started = time.perf_counter()
-        while (taken := self._pool.take(self._table.ready[self._pool.tags])) is None:
+        while (taken := self._pool.take(self._table.ready)) is None:
             await self._change()
         self._counters.observe("fetch.wait_s", time.perf_counter() - started)
         self._left -= 1

@@ -80,7 +80,8 @@ class Rank:
         self._pool = ArrivalPool(self.plan)
         self._rng = rng
         self._stalled = stalled
-        self._came: dict[int, bool] = {}
+        self._tags: dict[int, int] = {}
+        self._came = np.zeros(1000, dtype=np.bool_)
         self._planned = 0
 
     def batches(self) -> Iterator[BatchRows]:
@@ -96,21 +97,17 @@ class Rank:
                 planned = self.plan.batch(self._planned)
                 if not self._pool.has_room(planned):
                     break
-                for piece in planned.piece.tolist():
-                    self._came.setdefault(piece, False)
-                self._pool.add(planned, planned.piece)
+                tags = [self._tags.setdefault(p, len(self._tags)) for p in planned.piece.tolist()]
+                self._pool.add(planned, np.array(tags, dtype=np.int64))
                 self._planned += 1
-            waiting = [piece for piece, came in self._came.items() if not came]
-            taken = self._pool.take(self._is_ready())
+            waiting = [tag for tag in self._tags.values() if not self._came[tag]]
+            taken = self._pool.take(self._came)
             if taken is not None:
                 return taken[0]
             if waiting:
-                late = [p for p in waiting if (p * 2654435761) % 100 < 100 * self._stalled]
-                prompt = [p for p in waiting if p not in late]
+                late = [t for t in waiting if t * 37 % 100 < 100 * self._stalled]
+                prompt = [t for t in waiting if t not in late]
                 self._came[self._rng.choice(prompt or late)] = True
-
-    def _is_ready(self) -> np.ndarray[Any, np.dtype[np.bool_]]:
-        return np.array([self._came[tag] for tag in self._pool.tags.tolist()], dtype=np.bool_)
 
 
 def ranks_of(
@@ -331,13 +328,14 @@ def test_a_state_is_small_whatever_stalls(batch_size: int) -> None:
     order = EpochOrder(OrderSpec(num, 16, 1, "window", 8, 2), 0)
     plan = ArrivalPlan(order, batch_size=batch_size, rank=0, world_size=1)
     pool, state, planned = ArrivalPool(plan), blank(num), 0
+    ready = np.arange(num) > 0  # the very first row stalls
     while True:
         batch = plan.batch(planned)
         if not pool.has_room(batch):
             break
         pool.add(batch, batch.own_rows)  # type: ignore[arg-type]
         planned += 1
-        taken = pool.take(pool.tags > 0)  # the very first row stalls
+        taken = pool.take(ready)
         if taken is not None:
             state = state_after(state, plan, taken[0])
     assert planned * batch_size >= bound - batch_size
@@ -354,12 +352,13 @@ def test_a_stalled_row_delays_no_batch_that_others_can_fill() -> None:
         planned = plan.batch(number)
         pool.add(planned, planned.own_rows)  # type: ignore[arg-type]
     stalled = {3, 8, 9}
+    ready = ~np.isin(np.arange(200), list(stalled))
     made = 0
-    while (taken := pool.take(~np.isin(pool.tags, list(stalled)))) is not None:
+    while (taken := pool.take(ready)) is not None:
         made += 1
         assert not stalled & set(taken[0].own_rows.tolist())  # type: ignore[union-attr]
     assert made == 9
-    last = pool.take(np.ones(len(pool), dtype=np.bool_))
+    last = pool.take(np.ones(200, dtype=np.bool_))
     assert last is not None
     assert stalled <= set(last[0].own_rows.tolist())  # type: ignore[union-attr]
 
