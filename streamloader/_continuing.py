@@ -12,7 +12,6 @@ from streamloader._world import World
 from streamloader.errors import ConfigError, StateMismatch
 from streamloader.order import (
     ArrivalPlan,
-    Arrived,
     GapOrder,
     LoaderState,
     RankPlan,
@@ -56,7 +55,8 @@ def choose_state(
     """The state to go on from, out of one rank's or those of all ranks.
 
     Args:
-        saved: what ``state_dict`` gave on one rank, or a list of what it gave on all of them.
+        saved: what ``state_dict`` gave on one rank, or a list of what it gave on all of them. That
+            of a process with several devices has a list of their ``arrived``.
         blank: state of the loader at its beginning.
         choice: of the loader.
         world: this rank.
@@ -66,31 +66,43 @@ def choose_state(
         ConfigError: it is no state.
     """
     is_list = isinstance(saved, Sequence) and not isinstance(saved, str | bytes)
-    states = [LoaderState.parse(state) for state in (saved if is_list else [saved])]
+    states = [
+        LoaderState.parse(part)
+        for state in (saved if is_list else [saved])
+        for part in _parts(state)
+    ]
     if not states:
         raise ConfigError("a list of loader states needs that of each rank, got an empty list")
     for state in states:
         state.check_continues(blank)
         state.check_fits(choice.num_samples)
     arrived = states[0].arrived
-    if is_list or (arrived is not None and arrived.world_size == 1):
+    if arrived is None or is_list or arrived.world_size == len(states):
         loaded = merge_states(states, world.rank, choice.order)
     else:
-        loaded = states[0]
-        if arrived is not None:
-            _check_own(arrived, blank, world)
+        loaded = _own_state(states, blank, world)
     return dataclasses.replace(loaded, mode=blank.mode)
 
 
-def _check_own(arrived: Arrived, blank: LoaderState, world: World) -> None:
-    """What one rank alone took out of turn continues nothing but its own run by arrival."""
+def _parts(state: Any) -> list[Any]:
+    """The states of a process's devices, out of its one."""
+    if not isinstance(state, Mapping) or not isinstance(state.get("arrived"), list | tuple):
+        return [state]
+    return [{**state, "arrived": arrived} for arrived in state["arrived"]]
+
+
+def _own_state(states: Sequence[LoaderState], blank: LoaderState, world: World) -> LoaderState:
+    """What some ranks alone took out of turn continues nothing but their own runs by arrival."""
     here = f"rank {world.rank} of {world.world_size}"
     if blank.mode == "deterministic":
         here += " with deterministic=True"
-    elif (arrived.rank, arrived.world_size) == (world.rank, world.world_size):
-        return
+    arrived = [state.arrived for state in states if state.arrived is not None]
+    for state in states:
+        place = state.arrived and (state.arrived.rank, state.arrived.world_size)
+        if place == (world.rank, world.world_size) and blank.mode != "deterministic":
+            return state
     raise StateMismatch(
-        f"the state says what rank {arrived.rank} of {arrived.world_size} alone took with"
-        f" deterministic=False, and this is {here}: load the states of all"
-        f" {arrived.world_size} ranks as a list"
+        f"the state says what rank {', '.join(str(part.rank) for part in arrived)} of"
+        f" {arrived[0].world_size} alone took with deterministic=False, and this is {here}: load"
+        f" the states of all {arrived[0].world_size} ranks as a list"
     )

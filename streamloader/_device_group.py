@@ -63,7 +63,7 @@ class DeviceGroup(StreamLoader):
 
         self._members = _opened(member, count)
         self._closed = False
-        self._state = self._members[0].state_dict()
+        self._state = self._members_state()
 
     @property
     def classes(self) -> list[str]:
@@ -91,16 +91,19 @@ class DeviceGroup(StreamLoader):
     def set_epoch(self, epoch: int) -> None:
         for member in self._members:
             member.set_epoch(epoch)
-        self._state = self._members[0].state_dict()
+        self._state = self._members_state()
 
     def state_dict(self) -> dict[str, Any]:
         return dict(self._state)
 
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+    def load_state_dict(self, state: Mapping[str, Any] | Sequence[Mapping[str, Any]]) -> None:
         # Samples that were skipped count once, so the first member has them.
         for place, member in enumerate(self._members):
-            member.load_state_dict({**state, **(_NONE_SKIPPED if place else {})})
-        self._state = self._members[0].state_dict()
+            member.load_state_dict(_without_skipped(state) if place else state)
+        self._state = self._members_state()
+
+    def _members_state(self) -> dict[str, Any]:
+        return _joint_state([member.state_dict() for member in self._members])
 
     def stats(self) -> dict[str, Any]:
         """``devices``: the statistics of each; ``counters`` and ``workers``: their sums."""
@@ -172,12 +175,20 @@ class GroupIterator(Iterator[Batches], AsyncIterator[Batches]):
 _NONE_SKIPPED = {"skipped": 0, "skipped_digest": ""}
 
 
+def _without_skipped(state: Any) -> Any:
+    """A state, or a list of them, that counts no skipped sample."""
+    if isinstance(state, Mapping):
+        return {**state, **_NONE_SKIPPED}
+    return [_without_skipped(part) for part in state] if isinstance(state, list | tuple) else state
+
+
 def _joint_state(states: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """The one state of all devices: each has skipped samples of its own."""
+    """The one state of all devices: each has skipped samples, and rows by arrival, of its own."""
     digest = sum(int(state["skipped_digest"] or "0", 16) for state in states) % (1 << 64)
     skipped = sum(state["skipped"] for state in states)
     return {
         **states[0],
+        "arrived": states[0]["arrived"] and [state["arrived"] for state in states],
         "skipped": skipped,
         "skipped_digest": f"{digest:016x}" if skipped else "",
     }

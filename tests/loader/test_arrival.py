@@ -363,6 +363,54 @@ def test_a_stalled_block_delays_no_batch_that_others_can_fill(s3_bucket, picture
             assert sorted(prompt + numbers(stream)) == EVERYTHING
 
 
+def group_numbers(steps):
+    return [n for step in steps for n in numbers(step)]
+
+
+def test_several_devices_of_one_process_have_one_state_that_goes_on_anywhere(pictures, slow_reads):
+    with loader(pictures, device=None, devices=["cpu", "cpu"], batch_size=4) as stream:
+        steps = list(stream)
+    assert sorted(group_numbers(steps)) == EVERYTHING
+    head, state = group_numbers(steps[:3]), json.loads(json.dumps(steps[2][1].state))
+    assert len(state["arrived"]) == 2
+    for options in (
+        {"device": None, "devices": ["cpu", "cpu"]},
+        {"device": None, "devices": ["cpu"] * 3, "batch_size": 3},
+        {},
+        {"deterministic": True},
+    ):
+        with loader(pictures, **options) as stream:
+            stream.load_state_dict(state)
+            rest = list(stream)
+        rest = group_numbers(rest) if "devices" in options else numbers(rest)
+        assert sorted(head + rest) == EVERYTHING
+
+
+def test_processes_of_several_devices_go_on_each_by_itself_or_from_all_states(pictures, slow_reads):
+    devices = {"device": None, "devices": ["cpu", "cpu"], "batch_size": 4}
+    seen, states = [], []
+    for rank in range(2):
+        world = {"rank": rank, "world_size": 2, "local_world_size": 1}
+        with loader(pictures, **devices, **world) as stream:
+            steps = iter(stream)
+            seen += group_numbers([next(steps), next(steps)])
+            states.append(stream.state_dict())
+    own, merged = list(seen), list(seen)
+    for rank in range(2):
+        world = {"rank": rank, "world_size": 2, "local_world_size": 1}
+        with loader(pictures, **devices, **world) as stream:
+            stream.load_state_dict(states[rank])
+            assert stream.state_dict()["arrived"] == states[rank]["arrived"]
+            own += group_numbers(stream)
+    assert sorted(own) == EVERYTHING
+    with loader(pictures) as stream:
+        with pytest.raises(StateMismatch, match="what rank 2, 3 of 4 alone took"):
+            stream.load_state_dict(states[1])
+        stream.load_state_dict(states)
+        merged += numbers(stream)
+    assert sorted(merged) == EVERYTHING
+
+
 @pytest.mark.parametrize("trial", range(4))
 def test_each_sample_comes_once_whatever_happened(pictures, slow_reads, trial):
     rng = random.Random(trial)
