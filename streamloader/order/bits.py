@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import re
-
 import numpy as np
 import numpy.typing as npt
 
 from streamloader.order.bijection import I64Array
 
-_HEX_BYTES = re.compile(r"([0-9a-f]{2})*")
+_DIGITS = "0123456789abcdef"
 
 
 def to_hex(numbers: npt.ArrayLike) -> str:
@@ -30,4 +28,4 @@ def from_hex(digits: str) -> I64Array:
 
 def is_hex(value: object) -> bool:
     """Whether a value may be given to ``from_hex``."""
-    return isinstance(value, str) and _HEX_BYTES.fullmatch(value) is not None
+    return isinstance(value, str) and len(value) % 2 == 0 and not value.strip(_DIGITS)

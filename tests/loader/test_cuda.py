@@ -89,6 +89,26 @@ def test_an_early_break_and_the_next_epoch(pictures):
     assert sorted(seen) == list(range(NUM_PICTURES))
 
 
+@pytest.mark.parametrize("feed", ["thread", "process"])
+def test_batches_by_arrival_are_the_same_samples_on_the_gpu(pictures, feed):
+    def images(stream):
+        batches = [(b["index"].cpu(), b["valid"].cpu(), b["image"].cpu()) for b in stream]
+        return {
+            int(index[row]): image[row].numpy().tobytes()
+            for index, valid, image in batches
+            for row in valid.nonzero().flatten().tolist()
+        }
+
+    with (
+        loader(pictures, device="cpu") as planned,
+        loader(pictures, deterministic=False, feed=feed) as stream,
+    ):
+        for _ in range(2):
+            by_number = images(stream)
+            assert len(by_number) == NUM_PICTURES
+            assert by_number == images(planned)
+
+
 def test_slots_are_pinned_within_the_budget_and_reported(pictures):
     with loader(pictures) as stream:
         next(iter(stream))

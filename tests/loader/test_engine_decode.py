@@ -90,6 +90,27 @@ def engine_loader(monkeypatch):
 
 
 @pytest.mark.parametrize("feed", ["thread", "process"])
+def test_engines_decode_batches_by_arrival_and_each_sample_comes_once(
+    dataset, engine_loader, feed
+) -> None:
+    def images(stream):
+        return {
+            int(batch["index"][row]): batch["image"][row].float()
+            for batch in stream
+            for row in batch["valid"].nonzero().flatten().tolist()
+        }
+
+    with (
+        engine_loader(dataset, engine=PillowEngine(), feed=feed, deterministic=False) as ours,
+        engine_loader(dataset) as cpu,
+    ):
+        there, here = images(ours), images(cpu)
+    assert sorted(there) == list(range(NUM_SAMPLES))
+    for number, image in here.items():
+        assert (there[number] - image).abs().max() < 0.05
+
+
+@pytest.mark.parametrize("feed", ["thread", "process"])
 def test_engine_and_cpu_give_the_same_samples_crops_and_nearly_the_same_pixels(
     dataset, engine_loader, feed
 ) -> None:
