@@ -11,7 +11,7 @@ import numpy as np
 
 from streamloader.errors import ConfigError
 from streamloader.order.bijection import I64Array
-from streamloader.order.bits import from_hex, is_hex, to_hex
+from streamloader.order.bits import count_of, from_hex, is_hex, to_hex
 from streamloader.order.spec import checked_int
 
 _MAX_RANKS = 1 << 31
@@ -55,11 +55,9 @@ class Arrived:
         checked_int("state field 'arrived.rank'", self.rank, 0, self.world_size - 1)
         if not is_hex(self.ahead):
             raise ConfigError(f"state field 'arrived.ahead' must be hex digits, got {self.ahead!r}")
-        if self.base + self.rows_ahead.size > self.rows:
-            raise ConfigError(
-                f"state field 'arrived' counts {self.rows} rows and names"
-                f" {self.base + self.rows_ahead.size}"
-            )
+        named = self.base + count_of(self.ahead)
+        if named > self.rows:
+            raise ConfigError(f"state field 'arrived' counts {self.rows} rows and names {named}")
 
     @classmethod
     def parse(cls, values: object) -> Arrived | None:
@@ -97,7 +95,7 @@ class Arrived:
             batch_size: what the batch counts for, on every rank.
         """
         taken = np.concatenate([self.rows_ahead, own_rows[own_rows >= 0]])
-        taken.sort()
+        taken.sort(kind="stable")
         # Sorted rows are in turn as long as each is the base plus its place.
         in_turn = taken == self.base + np.arange(taken.size)
         count = int(taken.size if in_turn.all() else np.argmin(in_turn))

@@ -26,6 +26,11 @@ def from_hex(digits: str) -> I64Array:
     return np.flatnonzero(np.unpackbits(packed)).astype(np.int64)
 
 
+def count_of(digits: str) -> int:
+    """How many numbers there are."""
+    return int(digits or "0", 16).bit_count()
+
+
 def is_hex(value: object) -> bool:
     """Whether a value may be given to ``from_hex``."""
     return isinstance(value, str) and len(value) % 2 == 0 and not value.strip(_DIGITS)
