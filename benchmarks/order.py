@@ -17,7 +17,18 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from streamloader.order import Bijection, EpochOrder, OrderSpec, RankPlan, derive_key, footprint_of
+from streamloader.order import (
+    Bijection,
+    EpochOrder,
+    MixedOrder,
+    Mixture,
+    Order,
+    OrderSpec,
+    Proportions,
+    RankPlan,
+    derive_key,
+    footprint_of,
+)
 from streamloader.order.windows import WindowShuffle
 
 RECORD_BYTES = 115_000
@@ -25,15 +36,19 @@ NUM_CLASSES = 1000
 BATCH_SIZE = 256
 LOOKAHEAD_BATCHES = 3
 IMAGENET = OrderSpec(1_280_000, 9, 0, "window", 256, 2)
+MIXED_WEIGHTS = ([0.7, 0.3], [0.4, 0.3, 0.2, 0.1])
+MIXED_WORLD_SIZES = (1, 2, 3, 8, 12, 96)
 WORLD_SIZES = (1, 2, 3, 5, 7, 8, 12, 96, 100, 1000)
 
 
-def planning(block_samples: int, batches: int) -> dict[str, Any]:
+def planning(block_samples: int, batches: int, data_sets: int = 1) -> dict[str, Any]:
     """Times to open 1e9 samples, to have the first batch, and per batch after that."""
     first_s = []
     for epoch in range(5):
         started_s = time.perf_counter()
-        order = EpochOrder(OrderSpec.choose(10**9, block_samples), epoch)
+        order: Order = EpochOrder(OrderSpec.choose(10**9, block_samples), epoch)
+        if data_sets > 1:
+            order = mixed([1] * data_sets, 10**9, block_samples, epoch)
         plan = RankPlan(order, batch_size=BATCH_SIZE, rank=0, world_size=1)
         plan.batch(0)
         first_s.append(time.perf_counter() - started_s)
@@ -45,11 +60,19 @@ def planning(block_samples: int, batches: int) -> dict[str, Any]:
         rounds_ms.append((time.perf_counter() - started_s) / 64 * 1e3)
     return {
         "block_samples": block_samples,
+        "data_sets": data_sets,
         "open_and_first_batch_ms": statistics.median(first_s) * 1e3,
         "batch_ms": statistics.median(rounds_ms),
         "batch_ms_min": min(rounds_ms),
         "batch_ms_max": max(rounds_ms),
     }
+
+
+def mixed(weights: list[float], size: int, block_samples: int, epoch: int) -> MixedOrder:
+    """Epochs of ``size`` samples from data sets that each have a pass in one."""
+    sizes = [(round(size * weight / sum(weights)), block_samples) for weight in weights]
+    mixture = Mixture.choose(sizes, Proportions.of(weights), seed=0, shuffle=True)
+    return MixedOrder(mixture, epoch, size)
 
 
 def stagger(spec: OrderSpec, name: str, *, short_first: bool, turned: bool) -> dict[str, Any]:
@@ -107,9 +130,8 @@ def classes_per_batch(spec: OrderSpec, *, sorted_by_class: bool) -> dict[str, An
     }
 
 
-def reads(spec: OrderSpec, world_size: int, batch_size: int) -> dict[str, Any]:
+def reads(order: Order, world_size: int, batch_size: int) -> dict[str, Any]:
     """Samples that ranks read for each that they deliver, over up to 16 ranks."""
-    order = EpochOrder(spec, 0)
     ratios = []
     for rank in sorted({int(r) for r in np.linspace(0, world_size - 1, 16)}):
         plan = RankPlan(order, batch_size=batch_size, rank=rank, world_size=world_size)
@@ -128,7 +150,10 @@ def measure(quick: bool) -> dict[str, list[dict[str, Any]]]:
     sharing = [(r, 256) for r in WORLD_SIZES] + [(3, 64), (3, 250), (12, 8), (24, 64), (96, 64)]
     plain = replace(spec, shuffle="global", lanes=1)
     return {
-        "planning 1e9 samples, batch 256": [planning(k, 640 if quick else 6400) for k in (16, 256)],
+        "planning 1e9 samples, batch 256": [
+            planning(block_samples, 640 if quick else 6400, data_sets)
+            for block_samples, data_sets in ((16, 1), (256, 1), (16, 2), (16, 16))
+        ],
         "memory of one rank": [
             stagger(spec, "in step", short_first=False, turned=False),
             stagger(spec, "short first window", short_first=True, turned=False),
@@ -140,7 +165,16 @@ def measure(quick: bool) -> dict[str, list[dict[str, Any]]]:
             classes_per_batch(spec, sorted_by_class=True),
             classes_per_batch(plain, sorted_by_class=False),
         ],
-        "samples read for each delivered": [reads(spec, r, b) for r, b in sharing],
+        "samples read for each delivered": [
+            reads(EpochOrder(spec, 0), world_size, batch_size) for world_size, batch_size in sharing
+        ],
+        **{
+            f"the same of a mixture by {weights}": [
+                reads(mixed(weights, spec.num_samples, spec.block_samples, 0), world_size, 256)
+                for world_size in MIXED_WORLD_SIZES
+            ]
+            for weights in MIXED_WEIGHTS
+        },
     }
 
 

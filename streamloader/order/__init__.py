@@ -13,9 +13,12 @@ from streamloader.order.epoch import EpochOrder
 from streamloader.order.footprint import Footprint, footprint_of
 from streamloader.order.gaps import GapOrder, Gaps
 from streamloader.order.located import Located
+from streamloader.order.mixed import MixedOrder, Mixture
+from streamloader.order.mixture_state import describe_mixture
 from streamloader.order.passes import Order, SizedOrder, WeightedOrder, Weights
 from streamloader.order.plan import LAST_BATCH_RULES, BatchPlan, BatchRows, LastBatch, RankPlan
 from streamloader.order.progress import merge_states, state_after
+from streamloader.order.proportions import Proportions
 from streamloader.order.random import derive_key, mix64, random_u64, random_unit
 from streamloader.order.seats import seat_of, share_rows
 from streamloader.order.selection import Selection
@@ -38,8 +41,11 @@ __all__ = [
     "LastBatch",
     "LoaderState",
     "Located",
+    "MixedOrder",
+    "Mixture",
     "Order",
     "OrderSpec",
+    "Proportions",
     "RankPlan",
     "Selection",
     "ShuffleMode",
@@ -47,6 +53,7 @@ __all__ = [
     "WeightedOrder",
     "Weights",
     "derive_key",
+    "describe_mixture",
     "footprint_of",
     "look_ahead_rows",
     "merge_states",

@@ -14,7 +14,15 @@ from streamloader.order.plan import BatchPlan, LastBatch, RankPlan
 
 _LOOK_AHEAD_ROWS = 16_384
 _LOOK_AHEAD_BATCHES = (4, 256)
-_PER_ROW = ("positions", "samples", "piece", "piece_first", "piece_count", "piece_last_batch")
+_PER_ROW = (
+    "positions",
+    "samples",
+    "piece",
+    "piece_first",
+    "piece_count",
+    "piece_last_batch",
+    "repeat",
+)
 
 
 def look_ahead_rows(batch_size: int) -> int:
@@ -166,6 +174,7 @@ class ArrivalPlan:
             "piece_first": sample,
             "piece_count": 1,
             "piece_last_batch": number,
+            "repeat": 0,
         }
         return {name: np.full(count, value, dtype=np.int64) for name, value in values.items()}
 

@@ -11,8 +11,8 @@ from streamloader.order.arrival_plan import ArrivalPlan
 from streamloader.order.bijection import I64Array
 from streamloader.order.plan import BatchPlan, BatchRows
 
-_OWN_ROW, _POSITION, _SAMPLE, _TAG = range(4)
-_COLUMNS = 4
+_OWN_ROW, _POSITION, _SAMPLE, _REPEAT, _TAG = range(5)
+_COLUMNS = 5
 
 
 class ArrivalPool:
@@ -54,6 +54,7 @@ class ArrivalPool:
         added = self._rows[:, self._tail : self._tail + own.size]
         added[_OWN_ROW], added[_POSITION] = own, planned.positions
         added[_SAMPLE], added[_TAG] = planned.samples, tags
+        added[_REPEAT] = planned.repeat
         self._tail += own.size
         self._sizes.append((own.size, int(np.count_nonzero(planned.valid))))
 
@@ -78,6 +79,7 @@ class ArrivalPool:
             positions=taken[_POSITION],
             samples=taken[_SAMPLE],
             valid=taken[_OWN_ROW] >= 0,
+            repeat=taken[_REPEAT],
             own_rows=taken[_OWN_ROW],
             next_position=self._plan.position_after(number),
         )

@@ -69,6 +69,7 @@ class EpochOrder:
             piece_first=sample,
             piece_count=np.ones_like(positions),
             window_end=positions + 1,
+            repeat=np.zeros_like(positions),
         )
 
     def _stored(self, positions: I64Array) -> Located:
@@ -83,4 +84,5 @@ class EpochOrder:
             piece_first=first,
             piece_count=count,
             window_end=first + count,
+            repeat=np.zeros_like(positions),
         )

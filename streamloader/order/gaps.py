@@ -97,12 +97,15 @@ class GapOrder:
     Args:
         order: of the epoch.
         gaps: what was left open in it.
+
+    Attributes:
+        whole: the order without gaps.
     """
 
-    __slots__ = ("_begin", "_end", "_open", "_order", "_positions")
+    __slots__ = ("_begin", "_end", "_open", "_positions", "whole")
 
     def __init__(self, order: Order, gaps: Gaps) -> None:
-        self._order = order
+        self.whole = order
         self._positions = gaps.positions
         self._begin, self._end = gaps.begin, gaps.end
         located = order.locate(self._positions)
@@ -116,13 +119,13 @@ class GapOrder:
     @property
     def spec(self) -> OrderSpec:
         """Of the epoch."""
-        return self._order.spec
+        return self.whole.spec
 
     def locate(self, positions: npt.ArrayLike) -> Located:
         """As ``EpochOrder.locate``."""
         places = np.atleast_1d(np.asarray(positions, dtype=np.int64))
         is_open = (places >= self._begin) & (places < self._end)
-        located = self._order.locate(places)
+        located = self.whole.locate(places)
         if not is_open.any():
             return located
         which = places[is_open] - self._begin

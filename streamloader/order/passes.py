@@ -12,13 +12,12 @@ import numpy.typing as npt
 from streamloader.errors import ConfigError
 from streamloader.order.bijection import I64Array
 from streamloader.order.epoch import EpochOrder
-from streamloader.order.located import Located, single_sample_id
+from streamloader.order.located import Located, piece_of_pass, single_sample_id
 from streamloader.order.random import derive_key, random_unit
 from streamloader.order.spec import OrderSpec, checked_int
 
 _WEIGHTED_DRAW = 0x7765696768
-_PASS_BITS = np.int64(60)
-_PASSES_TOLD_APART = 4
+_PASSES_KEPT = 4
 
 
 class Order(Protocol):
@@ -70,7 +69,7 @@ class SizedOrder:
             part = self._pass(which).locate(places[mask] - origin)
             for name, values in parts.items():
                 values[mask] = getattr(part, name)
-            parts["piece"][mask] |= np.int64(which % _PASSES_TOLD_APART) << _PASS_BITS
+            parts["piece"][mask] = piece_of_pass(part.piece, self._whole, which)
             parts["window_end"][mask] += origin
         parts["window_end"] = np.minimum(parts["window_end"], self.spec.num_samples)
         return Located(**parts)
@@ -78,7 +77,7 @@ class SizedOrder:
     def _pass(self, which: int) -> EpochOrder:
         order = self._passes.get(which)
         if order is None:
-            if len(self._passes) >= _PASSES_TOLD_APART:
+            if len(self._passes) >= _PASSES_KEPT:
                 del self._passes[min(self._passes)]
             order = self._passes[which] = EpochOrder(self._whole, which)
         return order
@@ -147,4 +146,5 @@ class WeightedOrder:
             piece_first=sample,
             piece_count=np.ones_like(places),
             window_end=places + 1,
+            repeat=np.zeros_like(places),
         )

@@ -11,7 +11,11 @@ import numpy.typing as npt
 
 from streamloader.errors import ConfigError
 from streamloader.order.bijection import I64Array
+from streamloader.order.gaps import GapOrder
+from streamloader.order.lane_rows import dealt_lanes, lane_positions
 from streamloader.order.located import Located, single_sample_id
+from streamloader.order.mixed import MixedOrder
+from streamloader.order.mixed_rows import MixedRows
 from streamloader.order.passes import Order
 from streamloader.order.spec import checked_int
 
@@ -39,6 +43,9 @@ class BatchRows:
 
     valid: npt.NDArray[np.bool_]
     """False for rows that only fill the batch."""
+
+    repeat: I64Array
+    """int64 passes over the row's data set that the epoch has begun before; 0 but in a mixture."""
 
     next_position: int
     """Global position consumed once this batch is: the cursor to save, and to start from."""
@@ -83,7 +90,7 @@ class RankPlan:
     lanes), those of equal residue modulo g are put in a row, lane by lane, and cut into runs of
     ``batch_size``; rank r has run r // g of residue r % g. So a rank stays with its lanes, and
     reads close to its share of the bytes, also where ranks do not divide lanes. Where they do, it
-    has every position p with ``p % world_size == rank``.
+    has every position p with ``p % world_size == rank``. For a mixture see ``MixedRows``.
 
     Args:
         order: the epoch's order.
@@ -104,6 +111,7 @@ class RankPlan:
         "_global_batch",
         "_group",
         "_lanes",
+        "_mixed",
         "_stretch",
         "batch_size",
         "last_batch",
@@ -139,6 +147,16 @@ class RankPlan:
         self.num_batches = whole + (rest > 0 and last_batch != "drop")
         self._group = math.gcd(self.world_size, spec.lanes)
         self._lanes = self._dealt_lanes()
+        self._mixed: MixedRows | None = None
+        inner = order.whole if isinstance(order, GapOrder) else order
+        if isinstance(inner, MixedOrder):
+            self._mixed = MixedRows(
+                inner,
+                batch_size=self.batch_size,
+                rank=self.rank,
+                world_size=self.world_size,
+                start=self.start,
+            )
         self._filler = int(order.locate([0]).sample[0])
         self._stretch: _Stretch | None = None
 
@@ -175,6 +193,7 @@ class RankPlan:
             piece_first=np.where(valid, located.piece_first[rows], self._filler),
             piece_count=np.where(valid, located.piece_count[rows], 1),
             piece_last_batch=np.where(valid, last_use, number),
+            repeat=np.where(valid, located.repeat[rows], 0),
             next_position=min(consumed, self.order.spec.num_samples),
         )
 
@@ -187,16 +206,10 @@ class RankPlan:
         return _Stretch(first, batches, positions, valid, located)
 
     def _dealt_lanes(self) -> I64Array:
-        """Lanes of this rank's residue, dealt in turn to the ranks that share it, rank by rank.
-
-        A global batch smaller than a round of the lanes covers neighbours; dealt lanes give each
-        rank its part of any neighbours, where plain order would give all of them to one rank.
-        """
+        """Lanes of this rank's residue, as the ranks that share it have them."""
         residue = self.rank % self._group
         lanes = np.arange(residue, self.order.spec.lanes, self._group, dtype=np.int64)
-        sharing = self.world_size // self._group
-        dealt: I64Array = lanes[np.argsort(np.arange(lanes.size) % sharing, kind="stable")]
-        return dealt
+        return dealt_lanes(lanes, self.world_size // self._group)
 
     def positions(self, first: int, batches: int) -> I64Array:
         """Positions of this rank's rows in consecutive batches, ascending in each.
@@ -208,27 +221,24 @@ class RankPlan:
         Returns:
             int64 ``[batches * batch_size]``; ``num_samples`` or more beyond the end.
         """
-        # A global batch takes a run of offsets from each lane, so the counts per lane give the
-        # rank's rows: nothing grows with the number of ranks. One running count serves all the
-        # batches, since each takes equally many positions of the residue.
-        stride = self.order.spec.lanes
-        begin = self.start + (first + np.arange(batches, dtype=np.int64)) * self._global_batch
-        begin = begin[:, None]
-        lane_first = begin + (self._lanes - begin) % stride
-        lane_count = (begin + self._global_batch - lane_first + stride - 1) // stride
-        before = np.cumsum(lane_count)
-
+        if self._mixed is not None:
+            return self._mixed.positions(first, batches)
+        begins = self.start + (first + np.arange(batches, dtype=np.int64)) * self._global_batch
         low = self.rank // self._group * self.batch_size
         row = low + np.arange(self.batch_size, dtype=np.int64)
         row = row + self._global_batch // self._group * np.arange(batches)[:, None]
-        lane = np.searchsorted(before, row, side="right")
-        count = lane_count.reshape(-1)[lane]
-        offset = row - (before[lane] - count)
+        backwards = None
         if self.order.spec.shuffle == "window":
             # A lane that two ranks share runs backwards in every other global batch, so that one of
             # them goes on where it stopped, and no window is cut at the border of two batches.
-            backwards = begin // self._global_batch % 2 == 1
-            offset = np.where(backwards, count - 1 - offset, offset)
-        positions: I64Array = lane_first.reshape(-1)[lane] + offset * stride
+            backwards = begins[:, None] // self._global_batch % 2 == 1
+        positions = lane_positions(
+            row,
+            begins=begins,
+            counts=self._global_batch,
+            lanes=self._lanes,
+            stride=self.order.spec.lanes,
+            backwards=backwards,
+        )
         positions.sort(axis=1)
         return positions.reshape(-1)

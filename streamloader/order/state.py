@@ -10,6 +10,7 @@ from typing import Any
 from streamloader.errors import ConfigError, StateMismatch
 from streamloader.order.arrived import Arrived
 from streamloader.order.gaps import Gaps
+from streamloader.order.mixture_state import mixture_difference
 from streamloader.order.plan import LAST_BATCH_RULES
 from streamloader.order.spec import ORDER_VERSION, SHUFFLE_MODES, checked_int
 
@@ -162,11 +163,10 @@ class LoaderState:
             StateMismatch: the global order would be another one; the message names everything that
                 differs.
         """
-        differences = [
-            f"its {words} is {getattr(self, name)!r}, the loader's is {getattr(other, name)!r}"
-            for name, words in _CONTINUED.items()
-            if getattr(self, name) != getattr(other, name)
-        ]
+        differing = [name for name in _CONTINUED if getattr(self, name) != getattr(other, name)]
+        if "mixture" in differing and "fingerprint" in differing:
+            differing.remove("fingerprint")  # that of a mixture is made of its data sets'
+        differences = [self._difference(name, other) for name in differing]
         if differences:
             raise StateMismatch(
                 f"the saved state cannot continue here: {'; '.join(differences)}; "
@@ -192,6 +192,12 @@ class LoaderState:
                     f"state field {name!r} lies beyond the {num_samples} samples of the epoch:"
                     f" {getattr(self, name)}"
                 )
+
+    def _difference(self, name: str, other: LoaderState) -> str:
+        if name == "mixture":
+            return mixture_difference(self.mixture, other.mixture)
+        saved, current = getattr(self, name), getattr(other, name)
+        return f"its {_CONTINUED[name]} is {saved!r}, the loader's is {current!r}"
 
     def _set(self, name: str, value: int) -> None:
         object.__setattr__(self, name, value)

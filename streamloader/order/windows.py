@@ -99,6 +99,7 @@ class WindowShuffle:
             piece_first=first,
             piece_count=self._place_start(lane, place + 1) - start,
             window_end=(high - 1) * self._num_lanes + lane + 1,
+            repeat=np.zeros_like(positions),
         )
 
     def _place_of(self, lane: I64Array, offset: I64Array) -> I64Array:

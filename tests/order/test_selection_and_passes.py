@@ -82,10 +82,13 @@ def test_ranks_share_an_epoch_of_another_length_and_find_each_sample_in_its_piec
     assert [got[position] for position in range(size)] == wanted
 
 
-def test_pieces_of_two_passes_are_told_apart():
-    located = SizedOrder(spec(), 0, 194).locate(np.arange(194))
-    first, second = set(located.piece[:97].tolist()), set(located.piece[97:].tolist())
-    assert not first & second
+@pytest.mark.parametrize("shuffle", [True, False, "global"])
+@pytest.mark.parametrize("samples", [1, 10, 97])
+def test_pieces_of_different_passes_are_told_apart(samples, shuffle):
+    size = 50 * samples
+    located = SizedOrder(spec(samples, shuffle=shuffle), 3, size).locate(np.arange(size))
+    passes = [set(part.tolist()) for part in np.split(located.piece, 50)]
+    assert sum(len(part) for part in passes) == len(set.union(*passes))
 
 
 def test_samples_are_drawn_as_often_as_their_weights_say():

@@ -59,7 +59,6 @@ def test_what_does_not_change_the_order_may_differ(change: dict[str, Any]) -> No
         ({"shuffle": "global"}, "its shuffle is 'window', the loader's is 'global'"),
         ({"split": None}, "its split is 'train', the loader's is None"),
         ({"subset": "first 10"}, "its subset is None, the loader's is 'first 10'"),
-        ({"mixture": "a+b"}, "its mixture is None, the loader's is 'a+b'"),
         ({"epoch_size": None}, "its epoch size is 50000, the loader's is None"),
         ({"version": 2}, f"its order rule version is {ORDER_VERSION}, the loader's is 2"),
     ],
@@ -69,6 +68,31 @@ def test_a_mismatch_says_what_differs(change: dict[str, Any], words: str) -> Non
         STATE.check_continues(dataclasses.replace(STATE, **change))
     assert words in str(caught.value)
     assert str(caught.value).count("the loader's is") == 1
+
+
+@pytest.mark.parametrize(
+    ("saved", "now", "words"),
+    [
+        (None, "7 x a + 3 x b", "it is of one data set, the loader mixes several"),
+        ("7 x a + 3 x b", None, "it mixes several data sets, the loader has one"),
+        ("7 x a + 3 x b", "1 x a + 1 x b + 1 x c", "it mixes 2 data sets, the loader mixes 3"),
+        ("7 x a + 3 x b", "6 x a + 3 x b", "its weight of data set 0 is 7, the loader's is 6"),
+        (
+            "7 x a + 3 x b",
+            "7 x a + 2 x c",
+            "its data set 1 is b, the loader's is c; its weight of data set 1 is 3, the loader's",
+        ),
+        ("something else", "7 x a + 3 x b", "it mixes 1 data sets, the loader mixes 2"),
+    ],
+)
+def test_another_mixture_is_told_by_its_data_sets(
+    saved: str | None, now: str | None, words: str
+) -> None:
+    mixed = dataclasses.replace(STATE, mixture=saved, fingerprint="of the saved one")
+    with pytest.raises(StateMismatch) as caught:
+        mixed.check_continues(dataclasses.replace(STATE, mixture=now))
+    assert words in str(caught.value)
+    assert "fingerprint" not in str(caught.value)
 
 
 def test_all_that_differs_is_said_at_once() -> None:
