@@ -17,7 +17,7 @@ from storage_backends.errors import (
     Truncated,
     Unavailable,
 )
-from storage_backends.opening import open_store
+from storage_backends.opening import open_store, options_of
 from storage_backends.options import StorageOptions
 from storage_backends.store import (
     Buffer,
@@ -47,4 +47,5 @@ __all__ = [
     "UnfinishedWrite",
     "join_url",
     "open_store",
+    "options_of",
 ]

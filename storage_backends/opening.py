@@ -3,11 +3,29 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from typing import Any
 
-from storage_backends.options import parse_options
+from storage_backends.options import known_options, parse_options
 from storage_backends.store import Counters, Store
 from storage_backends.urls import CloudLocation, HttpLocation, LocalLocation, parse_url
+
+
+def options_of(url: str | os.PathLike[str], options: Mapping[str, Any]) -> dict[str, Any]:
+    """Those of some options, meant for several stores, that the one at ``url`` takes.
+
+    What no store knows stays among them, for ``open_store`` to refuse.
+
+    Raises:
+        Misconfigured: a URL of another form.
+    """
+    location = parse_url(url)
+    if isinstance(location, LocalLocation):
+        return known_options(options, "file")
+    if isinstance(location, HttpLocation):
+        return known_options(options, "http")
+    scheme = location.scheme if isinstance(location, CloudLocation) else "s3"
+    return known_options(options, scheme)
 
 
 def open_store(

@@ -85,6 +85,14 @@ class StorageOptions:
         _check_credentials(self)
 
 
+def known_options(given: Mapping[str, Any], scheme: str) -> dict[str, Any]:
+    """Those of ``given`` that such a store takes, and those that no store knows."""
+    fitting = {"file": _SHARED, "http": _HTTP, "gs": _CLOUD, "az": _CLOUD}
+    known = {item.name for item in fields(StorageOptions)}
+    taken = known if scheme == "s3" else set(fitting[scheme])
+    return {name: value for name, value in given.items() if name in taken or name not in known}
+
+
 def parse_options(given: Mapping[str, Any], scheme: str) -> StorageOptions:
     """Validates the keyword options of ``open_store``.
 

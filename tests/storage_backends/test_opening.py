@@ -17,6 +17,7 @@ from storage_backends import (
     StorageOptions,
     join_url,
     open_store,
+    options_of,
 )
 
 SECRETS = {
@@ -119,6 +120,26 @@ def test_options_for_s3_are_refused_for_a_local_path_by_name() -> None:
     with pytest.raises(Misconfigured, match="region"):
         open_store("/data", region="eu-central-1")
     open_store("/data", download_retry=3, download_timeout=5, region=None)
+
+
+@pytest.mark.parametrize(
+    ("url", "taken"),
+    [
+        ("s3://bucket/set", {"region", "reader", "verify_tls", "download_retry", "unknown"}),
+        ("https://host/set", {"reader", "verify_tls", "download_retry", "unknown"}),
+        ("gs://bucket/set", {"reader", "download_retry", "unknown"}),
+        ("/data/set", {"download_retry", "unknown"}),
+    ],
+)
+def test_of_options_for_several_stores_each_takes_its_own(url: str, taken: set[str]) -> None:
+    options = {
+        "region": "eu-central-1",
+        "reader": "native",
+        "verify_tls": True,
+        "download_retry": 3,
+        "unknown": 1,
+    }
+    assert options_of(url, options) == {name: options[name] for name in taken}
 
 
 @pytest.mark.parametrize("url", ["s3://bucket", "/data"])
