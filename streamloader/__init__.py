@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     )
     from streamloader.loader import StreamLoader
     from streamloader.monitor import pipeline_times
+    from streamloader.source import Source
 
 __version__ = "0.1.0"
 
@@ -37,6 +38,7 @@ _HOMES = {
     "Resize": "decode",
     "SampleError": "errors",
     "ShardError": "errors",
+    "Source": "source",
     "StateMismatch": "errors",
     "StreamLoader": "loader",
     "StreamLoaderError": "errors",
@@ -56,6 +58,7 @@ __all__ = [
     "Resize",
     "SampleError",
     "ShardError",
+    "Source",
     "StateMismatch",
     "StreamLoader",
     "StreamLoaderError",

@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from streamloader._boxes import fixed_boxes, listed_boxes
-from streamloader._fields import INDEX, VALID, BatchFields
+from streamloader._fields import INDEX, SOURCE, VALID, BatchFields
 from streamloader._routing import TABLE_SUFFIX, EngineWork, FieldRoute, Router
 from streamloader.decode import (
     AbortWord,
@@ -27,7 +27,7 @@ from streamloader.dts import Field, copy_rows
 from streamloader.dts.values import decode
 from streamloader.errors import ShardError
 from streamloader.fetch import BAD_LENGTH, Arena, Fetched
-from streamloader.order import BatchRows, share_rows
+from streamloader.order import BatchRows, Mixture, share_rows
 from streamloader.transfer import Slot
 
 
@@ -37,6 +37,7 @@ class Recipe:
 
     Attributes:
         decoder: None if pictures stay bytes.
+        mixture: there if the samples are those of several data sets.
         router: there if engines of the GPU decode some of the pictures.
         mask_decoder: there if the transform is a ``Joint``; follows from the decoder.
     """
@@ -48,6 +49,7 @@ class Recipe:
     batch_size: int
     seed: int
     epoch: int
+    mixture: Mixture | None = None
     router: Router | None = None
     mask_decoder: MaskDecoder | None = dataclasses.field(init=False)
 
@@ -64,7 +66,7 @@ class Filled:
     """A batch whose slot is full.
 
     Attributes:
-        samples: the rows' numbers in the data set, int64 [b].
+        samples: the rows' numbers in the data set, or through those of a mixture, int64 [b].
         variable: values of the variable fields, one per row.
         faults: reasons of its bad rows.
         engine: what engines of the GPU have still to decode, if they are used.
@@ -105,6 +107,7 @@ class AssembleJob:
         self._on_done = on_done
         self._on_failure = on_failure
         self._views = slot.views
+        self._draws = draws(recipe.mixture, fetched.samples, fetched.plan)
         self._variable: dict[str, list[Any]] = {
             f.name: [None] * len(fetched.rows) for f in recipe.fields.listed
         }
@@ -149,7 +152,7 @@ class AssembleJob:
         if recipe.router is None or recipe.decoder is None:
             return {}
         return {
-            field.name: recipe.router.route(field, fetched.rows, fetched.samples, recipe.decoder)
+            field.name: recipe.router.route(field, fetched.rows, self._draws, recipe.decoder)
             for field in recipe.fields.pictures
         }
 
@@ -192,7 +195,14 @@ class AssembleJob:
     def _fill_columns(self) -> None:
         plan, rows = self._fetched.plan, self._fetched.rows
         count = len(rows)
-        self._views[INDEX][:count] = self._fetched.samples
+        samples, mixture = self._fetched.samples, self._recipe.mixture
+        if mixture is not None:
+            source = mixture.source_of(samples)
+            samples = samples - mixture.first_samples[source]
+            self._views[SOURCE][:count] = source
+        elif self._recipe.fields.mixed:
+            self._views[SOURCE][:count] = 0
+        self._views[INDEX][:count] = samples
         self._views[VALID][:count] = plan.valid
         for field in self._recipe.fields.columns:
             self._views[field.name][:count] = rows[field.name]
@@ -226,7 +236,7 @@ class AssembleJob:
             data=self._recipe.arena.array,
             offsets=rows[f"{field.name}@offset"][places],
             lengths=rows[f"{field.name}@length"][places],
-            samples=self._fetched.samples[places],
+            samples=self._draws[places],
             rows=places,
             out=self._views[field.name],
             seed=self._recipe.seed,
@@ -295,22 +305,30 @@ def host_fields(
     return batch | variable
 
 
-def stand_in(filled: Filled) -> None:
+def draws(
+    mixture: Mixture | None, samples: npt.NDArray[np.int64], plan: BatchRows
+) -> npt.NDArray[np.int64]:
+    """What random crops of a batch are keyed with, int64 [b]: the samples, told apart by pass."""
+    return samples if mixture is None else mixture.draws(samples, plan.repeat)
+
+
+def stand_in(filled: Filled, fields: BatchFields) -> None:
     """Fills each bad row with the nearest good one and clears its ``valid``.
 
-    The nearest lower good row is taken, else the nearest higher, else zeros; ``index``
-    keeps the number of the bad sample.
+    The nearest lower good row is taken, else the nearest higher, else zeros; ``index`` (and
+    ``source``) keep the number of the bad sample.
     """
     # Staged pictures lie in an order of their own; which one a row has, its table says.
     routed = () if filled.engine is None else tuple(filled.engine.batches)
     views = filled.slot.views
+    kept = (*fields.numbering, *routed)
     count = len(filled.plan.samples)
     good = [row for row in range(count) if row not in filled.faults]
     for row in filled.faults:
         lower = [other for other in good if other < row]
         source = lower[-1] if lower else (good[0] if good else None)
         for name, view in views.items():
-            if name == INDEX or name in routed:
+            if name in kept:
                 continue
             view[row] = view[source] if source is not None else 0
         for values in filled.variable.values():

@@ -68,7 +68,7 @@ def received_work(
     """The work for the engines of this process, in a slot that another one filled.
 
     Args:
-        samples: int64 [b], of the batch.
+        samples: int64 [b], what random crops of the batch are keyed with.
         decoder: for what the engines refuse.
         seed, epoch: key the random crops.
     """

@@ -13,6 +13,8 @@ from streamloader.errors import ConfigError
 from streamloader.fetch import Catalog
 from streamloader.order import (
     EpochOrder,
+    MixedOrder,
+    Mixture,
     Order,
     OrderSpec,
     Selection,
@@ -36,6 +38,8 @@ class Choice:
         weights: how often each is drawn; None for once per pass.
         epoch_size: samples of an epoch; None for one full pass.
         subset: what a saved state says of it.
+        mixture: the data sets, where there are several.
+        mixed: what a saved state says of them.
     """
 
     spec: OrderSpec
@@ -43,10 +47,14 @@ class Choice:
     weights: Weights | None
     epoch_size: int | None
     subset: str | None
+    mixture: Mixture | None = None
+    mixed: str | None = None
 
     def order(self, epoch: int) -> Order:
         """The order of one epoch."""
         size = self.epoch_size
+        if self.mixture is not None:
+            return MixedOrder(self.mixture, epoch, self.num_samples)
         if self.weights is not None:
             return WeightedOrder(self.spec, epoch, size or self.spec.num_samples, self.weights)
         if size is not None:
@@ -75,12 +83,17 @@ async def choose(
     """
     number, selection, described = await _choose_subset(catalog, subset)
     chosen = await _choose_weights(catalog, selection, number, weights)
-    if epoch_size is not None and (isinstance(epoch_size, bool) or epoch_size < 1):
-        raise ConfigError(f"epoch_size must be at least 1, got {epoch_size!r}")
+    check_epoch_size(epoch_size)
     spec = OrderSpec.choose(number, catalog.blocks.block_samples, seed=seed, shuffle=shuffle)
     if chosen is not None:
         described = f"{described}+{chosen.digest}" if described else chosen.digest
     return Choice(spec, selection, chosen, epoch_size, described)
+
+
+def check_epoch_size(epoch_size: int | None) -> None:
+    """ConfigError if it is no size of an epoch."""
+    if epoch_size is not None and (isinstance(epoch_size, bool) or epoch_size < 1):
+        raise ConfigError(f"epoch_size must be at least 1, got {epoch_size!r}")
 
 
 async def _choose_subset(

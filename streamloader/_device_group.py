@@ -18,6 +18,7 @@ from streamloader.errors import ConfigError
 from streamloader.loader import StreamLoader
 from streamloader.monitor import TimeSummary
 from streamloader.sizes import parse_size
+from streamloader.source import DataSets
 
 Batches = tuple[Batch, ...]
 
@@ -31,7 +32,7 @@ class DeviceGroup(StreamLoader):
 
     def __init__(
         self,
-        url: str,
+        url: DataSets,
         *,
         devices: Sequence[Any],
         device: Any = None,

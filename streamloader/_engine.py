@@ -8,28 +8,25 @@ import logging
 import threading
 import weakref
 from collections.abc import Callable
+from contextlib import AsyncExitStack
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from storage_backends import Store, open_store
-from streamloader._choice import choose
 from streamloader._decode_state import DecodeState
 from streamloader._epoch import EpochRun
 from streamloader._fields import BatchFields
+from streamloader._opening import choose_samples, open_caches, open_sources, readings
 from streamloader._own_process import OwnProcess
 from streamloader._packing import check_packed
 from streamloader._routing import room_for_picture
 from streamloader._settings import Settings
 from streamloader._world import World
 from streamloader.decode import Decoder, WorkerPool, open_decoder
-from streamloader.errors import ConfigError
 from streamloader.fetch import (
     Arena,
-    BlockCache,
-    Catalog,
     LoopThread,
     Prefetcher,
-    divide_memory,
+    divide_among,
 )
 from streamloader.monitor import Counters, TimeSummary
 from streamloader.order import LoaderState
@@ -81,9 +78,8 @@ class Engine(OwnProcess):
         self._delivery = delivery
         self.loop_thread = LoopThread("fetch").start()
         self.runs: set[Run] = set()
-        self._store: Store | None = None
+        self._opened = AsyncExitStack()
         self._prefetcher: Prefetcher | None = None
-        self._cache: BlockCache | None = None
         self._ring: SlotRing | None = None
         self.pool = WorkerPool(
             self.num_workers,
@@ -108,15 +104,10 @@ class Engine(OwnProcess):
         self._bind_loop_thread()
         settings = self.settings
         self.slot_freed = asyncio.Event()
-        store = open_store(settings.url, counters=self.counters, **settings.storage_options)
-        self._store = await store.__aenter__()
-        limit = settings.memory_limit_bytes
-        catalog = await Catalog.open(store, settings.split, tail_limit_bytes=limit // 4)
-        if not catalog.num_samples:
-            raise ConfigError(f"{catalog.url} holds no sample: nothing to load")
-        self.catalog = catalog
-        schema = catalog.manifest.schema
-        self.fields = BatchFields.choose(schema, settings.transform, delivery.slot_pixels)
+        self.catalog = await open_sources(settings, self.counters, self._opened)
+        self.fields = BatchFields.choose(
+            self.catalog.schema, settings.transform, delivery.slot_pixels, mixed=settings.mixed
+        )
         self.packed = check_packed(settings.pack, self.fields.variable)
         self.decoder: Decoder | None = None
         if settings.transform is not None:
@@ -126,43 +117,35 @@ class Engine(OwnProcess):
                 settings.limits,
                 counters=self.counters,
             )
-        self.choice = await choose(
-            catalog,
-            seed=settings.seed,
-            shuffle=settings.shuffle,
-            subset=settings.subset,
-            weights=settings.sampler_weights,
-            epoch_size=settings.epoch_size,
+        self.choice = await choose_samples(self.catalog, settings)
+        reads = await readings(
+            self.catalog,
+            self.choice,
+            batch_size=settings.batch_size,
+            world_size=world.world_size,
         )
-        expansion = await catalog.expansion()
         slots = settings.prefetch_batches + _CONSUMER_SLOTS
         room_bytes = room_for_picture(
-            (1 + expansion) * float(catalog.blocks.block_bytes.sum()) / catalog.num_samples,
+            max(reading.mean_record_bytes for reading in reads),
             settings.batch_size,
-            limit // 4 // slots,
+            settings.memory_limit_bytes // 4 // slots,
         )
         layout = delivery.slot_layout(self.fields, settings.batch_size, room_bytes)
         self.layout = layout
-        self.memory = divide_memory(
-            catalog,
-            self.choice.order(0).spec,
-            limit,
-            batch_size=settings.batch_size,
+        self.memory = divide_among(
+            reads,
+            settings.memory_limit_bytes,
             world_size=world.world_size,
             slot_bytes=layout.stride_bytes,
             slots=slots,
-            expansion=expansion,
         )
         self.arena = Arena(self.memory.block_bytes)
-        if settings.cache is not None:
-            cache = BlockCache(settings.cache, catalog.fingerprint, self.counters)
-            self._cache = await cache.__aenter__()
         self._prefetcher = Prefetcher(
-            catalog,
+            self.catalog,
             self.arena,
             counters=self.counters,
             selection=self.choice.selection,
-            cache=self._cache,
+            caches=await open_caches(self.catalog, settings, self.counters, self._opened),
         )
         self._ring = SlotRing(
             layout,
@@ -218,13 +201,13 @@ class Engine(OwnProcess):
 
     @property
     def fingerprint(self) -> str:
-        """SHA-256 of the data set's manifest."""
+        """SHA-256 of the data set's manifest, or of those of a mixture."""
         return self.catalog.fingerprint
 
     @property
     def classes(self) -> tuple[str, ...]:
         """Names of the classes."""
-        return tuple(self.catalog.manifest.classes or ())
+        return self.catalog.classes
 
     def new_run(
         self, cursor: LoaderState, world: World, delivery: Delivery, skipped_digest: int
@@ -302,10 +285,7 @@ class Engine(OwnProcess):
         for run in tuple(self.runs):
             run.stop()
         self.pool.close()
-        if self._cache is not None:
-            self.loop_thread.run(self._cache.__aexit__(None, None, None))
-        if self._store is not None:
-            self.loop_thread.run(self._store.__aexit__(None, None, None))
+        self.loop_thread.run(self._opened.aclose())
         self.loop_thread.close()
         if self._prefetcher is not None:
             self._prefetcher.close()

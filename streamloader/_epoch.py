@@ -70,6 +70,7 @@ class EpochRun(Run):
             batch_size=settings.batch_size,
             seed=settings.seed,
             epoch=cursor.epoch,
+            mixture=engine.choice.mixture,
             router=engine.router,
         )
         self._abort = AbortWord()
@@ -169,7 +170,7 @@ class EpochRun(Run):
         if too_many is not None:
             self._engine.loop_thread.submit(self._fail(filled, row, too_many))
             return False
-        stand_in(filled)
+        stand_in(filled, self._engine.fields)
         self._engine.loop_thread.submit(self._name_skipped(filled, sorted(filled.faults)))
         return True
 
@@ -181,7 +182,7 @@ class EpochRun(Run):
             if too_many is not None and self.settings.on_error == "skip":
                 error.add_note(too_many)
             raise error
-        stand_in(filled)
+        stand_in(filled, self._engine.fields)
         self._engine.loop_thread.submit(self._name_skipped(filled, sorted(faults)))
 
     async def _fail(self, filled: Filled, row: int, too_many: str | None = None) -> None:

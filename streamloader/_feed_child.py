@@ -57,7 +57,7 @@ class Feed:
         return FeedFacts(
             url=engine.catalog.url,
             fingerprint=engine.catalog.fingerprint,
-            classes=tuple(engine.catalog.manifest.classes or ()),
+            classes=engine.catalog.classes,
             fields=engine.fields,
             layout=engine.layout,
             choice=engine.choice,

@@ -6,7 +6,7 @@ import dataclasses
 import logging
 from typing import TYPE_CHECKING, cast
 
-from streamloader._assemble import Filled, stand_in
+from streamloader._assemble import Filled, draws, stand_in
 from streamloader._carried import received_work
 from streamloader._feed_channel import Batch, Start
 from streamloader._routing import EngineWork
@@ -105,7 +105,7 @@ class FeedRun(Run):
         return received_work(
             message.carried,
             slot,
-            message.samples,
+            draws(self._engine.choice.mixture, message.samples, message.plan),
             self._engine.decoder,
             seed=self.settings.seed,
             epoch=self.epoch,
@@ -126,7 +126,7 @@ class FeedRun(Run):
             if too_many is not None and self.settings.on_error == "skip":
                 errors[0].add_note(too_many)
             raise errors[0]
-        stand_in(filled)
+        stand_in(filled, self._engine.facts.fields)
         for error in errors:
             logger.warning("skipped: %s", error)
 

@@ -11,6 +11,7 @@ from streamloader.transfer import FieldSpec
 
 INDEX = "index"
 VALID = "valid"
+SOURCE = "source"
 
 _FLOATS = frozenset(["f2", "f4", "f8", "bf16"])
 
@@ -27,7 +28,8 @@ class BatchFields:
         boxes: of a ``Joint``, moved with the crop; fixed ones live in the slot as float32, the
             others are a list.
         variable: stored bytes, given as a list with one value per row.
-        slot: what the slot holds, ``index`` and ``valid`` first.
+        slot: what the slot holds, ``index`` and ``valid`` first, then ``source`` of a mixture.
+        mixed: a batch has ``source``, the number of the data set of each row.
     """
 
     columns: tuple[Field, ...]
@@ -37,6 +39,12 @@ class BatchFields:
     boxes: tuple[Field, ...]
     variable: tuple[Field, ...]
     slot: tuple[FieldSpec, ...]
+    mixed: bool = False
+
+    @property
+    def numbering(self) -> tuple[str, ...]:
+        """Fields of the slot that say which sample a row has."""
+        return (INDEX, SOURCE) if self.mixed else (INDEX,)
 
     @property
     def listed(self) -> tuple[Field, ...]:
@@ -44,15 +52,22 @@ class BatchFields:
         return self.variable + tuple(field for field in self.boxes if field.is_variable)
 
     @staticmethod
-    def choose(schema: Schema, transform: Transform | None, pixels: PixelFormat) -> BatchFields:
+    def choose(
+        schema: Schema, transform: Transform | None, pixels: PixelFormat, *, mixed: bool = False
+    ) -> BatchFields:
         """Sorts the fields of ``schema``; without a transform pictures stay bytes.
+
+        A ``mixed`` batch says of which data set each row is.
 
         Raises:
             ConfigError: the transform asks for fields that the data set does not have, or a field
                 has a name that every batch uses.
         """
+        own = [FieldSpec(INDEX, "int64", ()), FieldSpec(VALID, "bool", ())]
+        if mixed:
+            own.append(FieldSpec(SOURCE, "int64", ()))
         for field in schema.fields:
-            if field.name in (INDEX, VALID):
+            if field.name in [spec.name for spec in own]:
                 raise ConfigError(f"the data set has a field named {field.name!r}: rename it")
         group_of = _joint_groups(schema, transform)
         groups: dict[str, list[Field]] = {}
@@ -68,8 +83,7 @@ class BatchFields:
             tuple(groups.get(name, ()))
             for name in ("columns", "arrays", "pictures", "masks", "boxes", "variable")
         )
-        slot = [FieldSpec(INDEX, "int64", ()), FieldSpec(VALID, "bool", ())]
-        slot += [_stored(field) for field in columns + arrays]
+        slot = own + [_stored(field) for field in columns + arrays]
         slot += [FieldSpec(f.name, "float32", f.shape) for f in boxes if not f.is_variable]
         if transform is not None:
             size = output_size(transform)
@@ -78,7 +92,7 @@ class BatchFields:
                 slot.append(FieldSpec(field.name, pixels.numpy_dtype, shape, pixels.torch_dtype))
             if isinstance(transform, Joint):
                 slot += [FieldSpec(field.name, transform.mask_dtype, size) for field in masks]
-        return BatchFields(columns, arrays, pictures, masks, boxes, variable, tuple(slot))
+        return BatchFields(columns, arrays, pictures, masks, boxes, variable, tuple(slot), mixed)
 
 
 def _joint_groups(schema: Schema, transform: Transform | None) -> dict[str, str]:

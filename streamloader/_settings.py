@@ -14,6 +14,7 @@ from streamloader.decode.gpu import check_share
 from streamloader.errors import ConfigError
 from streamloader.fetch import CacheOptions
 from streamloader.order.plan import LAST_BATCH_RULES, LastBatch
+from streamloader.source import Source
 from streamloader.topology import PIN_WORKERS, PinWorkers
 
 OnError = Literal["raise", "skip"]
@@ -25,9 +26,9 @@ FEEDS = ("auto", "thread", "process")
 class Settings:
     """Arguments of ``StreamLoader`` after validation; see there for their meaning."""
 
-    url: str
+    sources: tuple[Source, ...]
+    mixed: bool
     batch_size: int
-    split: str | None
     transform: Transform | None
     shuffle: bool | str
     seed: int
@@ -52,7 +53,17 @@ class Settings:
     cache: CacheOptions | None
     storage_options: Mapping[str, Any] = field(repr=False)
 
+    @property
+    def url(self) -> str:
+        """Where the data sets lie, for messages."""
+        return " and ".join(source.url for source in self.sources)
+
     def __post_init__(self) -> None:
+        if len(self.sources) > 1 and (self.subset is not None or self.sampler_weights is not None):
+            raise ConfigError(
+                "subset and sampler_weights choose from one data set: leave them out for a mixture,"
+                " which draws by the weights of its data sets"
+            )
         at_least = {"batch_size": 1, "prefetch_batches": 1}
         if self.num_workers is not None:
             at_least["num_workers"] = 1

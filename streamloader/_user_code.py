@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from streamloader._fields import INDEX, SOURCE, VALID
 from streamloader.errors import ConfigError
 
 Sample = dict[str, Any]
@@ -42,13 +43,13 @@ class UserCode:
         return any((self.map, self.collate, self.batch_map))
 
     def apply(self, batch: dict[str, Any]) -> dict[str, Any]:
-        """What the batch becomes; ``index`` and ``valid`` stay unless replaced.
+        """What the batch becomes; ``index``, ``valid`` and ``source`` stay unless replaced.
 
         Raises:
             TypeError: a function returned something that is no mapping.
             Exception: whatever the user's code raises, with a note that says where.
         """
-        kept = {name: batch[name] for name in ("index", "valid")}
+        kept = {name: batch[name] for name in (INDEX, VALID, SOURCE) if name in batch}
         if self.map is not None or self.collate is not None:
             samples: list[Mapping[str, Any]] = [
                 self._sample(batch, row) for row in range(len(batch["index"]))

@@ -10,8 +10,9 @@ class Batch(Mapping[str, Any]):
     """One batch on one device.
 
     Keys are the picture and fixed fields of the data set, ``index`` (int64 [B], the sample's
-    number in the data set) and ``valid`` (bool [B], False for padding and for the stand-in
-    of a skipped bad sample). Pictures are [B, 3, H, W] with channels_last strides.
+    number in its data set) and ``valid`` (bool [B], False for padding and for the stand-in of a
+    skipped bad sample); of a mixture also ``source`` (int64 [B], the number of the sample's data
+    set in the list that the loader got). Pictures are [B, 3, H, W] with channels_last strides.
 
     The tensors are the caller's as long as they, or views of them, are alive: the memory
     goes back to the loader when the last of them is gone.

@@ -29,18 +29,22 @@ from streamloader.monitor import TimeSummary
 from streamloader.order import ArrivalPlan, LoaderState, RankPlan
 from streamloader.order.plan import LastBatch
 from streamloader.sizes import parse_size
+from streamloader.source import DataSets, is_mixture, list_sources
 from streamloader.topology import PinWorkers
 
 
 class StreamLoader:
-    """Batches of a DTS1 data set, in an order that seed and epoch fix.
+    """Batches of a DTS1 data set, or of several mixed, in an order that seed and epoch fix.
 
     Iterating gives :class:`~streamloader.Batch` mappings. A new ``iter`` after a full pass, or
     after a ``break``, is the next epoch from its start.
 
     Args:
         url: ``s3://bucket/prefix``, ``file://`` or a path of a data set made by
-            ``streamloader convert`` or ``DatasetWriter``.
+            ``streamloader convert`` or ``DatasetWriter``. Several are mixed:
+            ``{"s3://a": 0.7, "s3://b": 0.3}`` draws by weight, ``["s3://a", "s3://b"]`` as often
+            as each has samples, a list of :class:`~streamloader.Source` with a split and storage
+            options for each. Batches then have ``source``, the number of a sample's data set.
         batch_size: rows per batch on this rank.
         transform: a spec such as ``RandomResizedCrop(224, flip=0.5)``; None gives every field
             as stored, pictures as bytes.
@@ -52,8 +56,9 @@ class StreamLoader:
             set, ``{class name: weight}``, or ``"balanced"`` for as many of each label. Every
             sample is then read alone.
         epoch_size: samples of an epoch, over all ranks; epochs follow one another through full
-            passes over the data, so each sample still comes once per pass.
-        split: for a data set with splits, such as ``"val"``.
+            passes over the data, so each sample still comes once per pass. By default one pass,
+            and for a mixture as many samples as its data sets have together.
+        split: for data sets with splits, such as ``"val"``.
         device: ``"cpu"``, ``"cuda"``, ``"cuda:1"``; by default the GPU of the local rank if
             there is one, else the CPU.
         devices: several devices in this process, such as ``["cuda:0", "cuda:1"]``: each step is
@@ -104,7 +109,7 @@ class StreamLoader:
             it is initialised, else from the environment of the launcher.
 
     Raises:
-        ConfigError: arguments that cannot work, or no data set at ``url``.
+        ConfigError: arguments that cannot work, no data set at ``url``, or several that do not mix.
         StorageError: the storage refused or failed.
         ShardError: the data set is damaged.
     """
@@ -118,7 +123,7 @@ class StreamLoader:
 
     def __init__(
         self,
-        url: str,
+        url: DataSets,
         *,
         batch_size: int,
         transform: Transform | None = None,
@@ -166,9 +171,9 @@ class StreamLoader:
         if devices is not None:
             raise ConfigError("a subclass of StreamLoader has one device: give device=")
         settings = Settings(
-            url=str(url),
+            sources=list_sources(url, split),
+            mixed=is_mixture(url),
             batch_size=batch_size,
-            split=split,
             transform=transform,
             shuffle=shuffle,
             seed=seed,
@@ -399,7 +404,8 @@ class StreamLoader:
             subset=choice.subset,
             epoch_size=choice.epoch_size,
             last_batch=engine.settings.last_batch,
-            split=engine.settings.split,
+            split=None if choice.mixed else engine.settings.sources[0].split,
+            mixture=choice.mixed,
             mode="deterministic" if engine.settings.deterministic else "arrival",
         )
 

@@ -7,7 +7,7 @@ import errno
 import logging
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
@@ -77,14 +77,23 @@ class BlockCache:
     Args:
         options: folder and limit.
         fingerprint: of the manifest.
+        beside: fingerprints of data sets mixed with this one, whose blocks stay as its own do.
         counters: gets ``cache.hits``, ``cache.misses``, ``cache.bytes_read`` and
             ``cache.bytes_written``.
     """
 
-    def __init__(self, options: CacheOptions, fingerprint: str, counters: Counters) -> None:
+    def __init__(
+        self,
+        options: CacheOptions,
+        fingerprint: str,
+        counters: Counters,
+        *,
+        beside: Collection[str] = (),
+    ) -> None:
         self._root = options.folder
         self._limit_bytes = options.limit_bytes
         self._fingerprint = fingerprint
+        self._in_use = frozenset([fingerprint, *beside])
         self._folder = os.path.join(options.folder, fingerprint)
         self._counters = counters
         self._store: Store = open_store(self._folder)
@@ -221,7 +230,8 @@ class BlockCache:
         victims = [
             block
             for block in cached_blocks(self._root)
-            if block.fingerprint != self._fingerprint or block.used_s < own_before
+            if block.fingerprint not in self._in_use
+            or (block.fingerprint == self._fingerprint and block.used_s < own_before)
         ]
         victims.sort(key=lambda block: block.used_s)
         # Blocks in flight may have been counted as used already: they leave a little more room.

@@ -95,6 +95,10 @@ class Catalog:
     def tail_bytes_held(self) -> int:
         return self._tails.held_bytes
 
+    def limit_tails(self, limit_bytes: int) -> None:
+        """Another bound on the tails that are kept, before any was read."""
+        self._tails.limit_bytes = limit_bytes
+
     def row_layout(self) -> RowLayout:
         """Row layout of the samples, with the fields of all shards."""
         return RowLayout.of(self.manifest.schema)
@@ -166,7 +170,7 @@ class _TailCache:
 
     def __init__(self, catalog: Catalog, limit_bytes: int) -> None:
         self._catalog = catalog
-        self._limit_bytes = limit_bytes
+        self.limit_bytes = limit_bytes
         self._held: OrderedDict[int, ShardIndex] = OrderedDict()
         self._loading: dict[int, asyncio.Task[ShardIndex]] = {}
         self.held_bytes = 0
@@ -195,7 +199,7 @@ class _TailCache:
         index = await self._catalog.read_index(shard)
         self._held[shard] = index
         self.held_bytes += self._tail_bytes(shard)
-        while self.held_bytes > self._limit_bytes and len(self._held) > 1:
+        while self.held_bytes > self.limit_bytes and len(self._held) > 1:
             oldest, _ = self._held.popitem(last=False)
             self.held_bytes -= self._tail_bytes(oldest)
         return index

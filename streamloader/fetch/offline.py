@@ -143,7 +143,7 @@ class _Offline:
         self._samples = 0
         self._total = 0
         self._bad: dict[int, str] = {}
-        self._cache: BlockCache | None = None
+        self._caches: tuple[BlockCache, ...] = ()
 
     async def run(self) -> PrefetchReport:
         options = self._options
@@ -155,7 +155,7 @@ class _Offline:
             async with AsyncExitStack() as stack:
                 if options.cache is not None:
                     cache = BlockCache(options.cache, catalog.fingerprint, self._counters)
-                    self._cache = await stack.enter_async_context(cache)
+                    self._caches = (await stack.enter_async_context(cache),)
                 prefetcher = await self._prefetcher(catalog)
                 stack.callback(prefetcher.close)
                 try:
@@ -184,7 +184,7 @@ class _Offline:
         )
         arena = Arena(memory.block_bytes)
         return Prefetcher(
-            catalog, arena, counters=self._counters, verify=options.verify, cache=self._cache
+            catalog, arena, counters=self._counters, verify=options.verify, caches=self._caches
         )
 
     async def _read_epochs(self, prefetcher: Prefetcher) -> None:

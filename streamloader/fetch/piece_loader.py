@@ -18,9 +18,9 @@ from streamloader.fetch.cache import BlockCache
 from streamloader.fetch.cancel import all_or_cancel
 from streamloader.fetch.catalog import Catalog
 from streamloader.fetch.expand import Expander
-from streamloader.fetch.rows import BAD_LENGTH
+from streamloader.fetch.rows import BAD_LENGTH, RowLayout
 from streamloader.monitor import Counters
-from streamloader.order import Selection
+from streamloader.order import Order, Selection
 
 T = TypeVar("T")
 #: Offset in a shard, and bytes.
@@ -76,6 +76,7 @@ class PieceLoader:
         max_reads: ranged reads in flight at once.
         verify: check every sample's hash.
         cache: where blocks are looked for first, and kept when they are verified.
+        layout: of the rows; by default the data set's own.
     """
 
     def __init__(
@@ -88,12 +89,13 @@ class PieceLoader:
         max_reads: int,
         verify: bool,
         cache: BlockCache | None = None,
+        layout: RowLayout | None = None,
     ) -> None:
         self._catalog = catalog
         self._arena = arena
         self._counters = counters
         self._selection = selection
-        self._layout = catalog.row_layout()
+        self._layout = layout or catalog.row_layout()
         self._expander = Expander.of(catalog.manifest.schemas, catalog.manifest.schema)
         self._reads = asyncio.Semaphore(max_reads)
         self._verify = verify
@@ -102,6 +104,11 @@ class PieceLoader:
 
     def close(self) -> None:
         self._threads.shutdown(wait=True)
+
+    def begin_epoch(self, order: Order) -> None:  # noqa: ARG002 - what a mixture goes by
+        """An epoch's pass over the data set begins."""
+        if self._cache is not None:
+            self._cache.begin_epoch()
 
     async def room_for(self, first: int, count: int) -> int:
         """Bytes that suffice for a piece; known without its tails unless values expand."""

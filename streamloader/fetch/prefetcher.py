@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 
@@ -16,8 +16,10 @@ from streamloader.errors import ConfigError
 from streamloader.fetch.arena import Arena
 from streamloader.fetch.cache import BlockCache
 from streamloader.fetch.catalog import Catalog
+from streamloader.fetch.mixed_loader import MixedPieceLoader
 from streamloader.fetch.piece_loader import PieceLoader
 from streamloader.fetch.pieces import Int64, PieceTable, Wanted
+from streamloader.fetch.sources import Sources
 from streamloader.fetch.turns import ByArrival, InTurn, Turn, Turns
 from streamloader.monitor import Counters
 from streamloader.order import ArrivalPlan, BatchPlan, BatchRows, RankPlan, Selection
@@ -31,7 +33,7 @@ class Fetched:
 
     Attributes:
         plan: which samples, numbered as the plan does.
-        samples: their numbers in the data set, int64 [b].
+        samples: their numbers in the data set, or through all data sets of a mixture, int64 [b].
         rows: row per sample, of the catalog's ``RowLayout`` dtype, [b].
         faults: reason by row, for samples whose content failed its checksum twice.
         release: to be called once, from any thread, when the bytes are no longer needed.
@@ -61,45 +63,53 @@ class Prefetcher:
     """Keeps the pieces of coming batches in the arena; runs on one event loop.
 
     Args:
-        catalog: the data set.
+        catalog: the data set, or several as one.
         arena: memory for blocks and rows; its size is the bound.
         selection: what sample numbers of the plan mean; None if they are the data set's own.
-        max_reads: ranged reads in flight at once; None: as many as serve the store well.
+        max_reads: ranged reads in flight at once of each data set; None: as many as serve its
+            store well.
         verify: check every sample's hash when its piece arrives.
-        cache: opened, and closed by the caller; None reads everything from the store.
+        caches: one for each data set, opened, and closed by the caller; with none everything is
+            read from the store.
     """
 
     def __init__(
         self,
-        catalog: Catalog,
+        catalog: Catalog | Sources,
         arena: Arena,
         *,
         counters: Counters,
         selection: Selection | None = None,
         max_reads: int | None = None,
         verify: bool = True,
-        cache: BlockCache | None = None,
+        caches: Sequence[BlockCache] = (),
     ) -> None:
-        max_reads = catalog.store.parallel_reads if max_reads is None else max_reads
+        sources = catalog if isinstance(catalog, Sources) else Sources([catalog])
+        reads = [max_reads or each.store.parallel_reads for each in sources.catalogs]
         self._arena = arena
         self._counters = counters
         self._selection = selection
-        self._layout = catalog.row_layout()
-        self._loader = PieceLoader(
-            catalog,
-            arena,
-            counters=counters,
-            selection=selection,
-            max_reads=max_reads,
-            verify=verify,
-            cache=cache,
-        )
-        self._cache = cache
+        self._layout = sources.catalogs[0].row_layout()
+        own_caches: Sequence[BlockCache | None] = caches or [None] * len(reads)
+        loaders = [
+            PieceLoader(
+                each,
+                arena,
+                counters=counters,
+                selection=selection,
+                max_reads=own_reads,
+                verify=verify,
+                cache=cache,
+                layout=self._layout,
+            )
+            for each, own_reads, cache in zip(sources.catalogs, reads, own_caches, strict=True)
+        ]
+        self._loader = loaders[0] if len(loaders) == 1 else MixedPieceLoader(sources, loaders)
         self._planner = ThreadPoolExecutor(1, "streamloader-plan")
         self._runs: list[_Run] = []
         self._changed = asyncio.Event()
         self._delivering = asyncio.Lock()
-        self._loading = asyncio.Semaphore(max_reads)
+        self._loading = asyncio.Semaphore(sum(reads))
 
     async def run(
         self,
@@ -120,8 +130,7 @@ class Prefetcher:
         """
         run = self._new_run(plan)
         self._runs.append(run)
-        if self._cache is not None:
-            self._cache.begin_epoch()
+        self._loader.begin_epoch(plan.order)
         try:
             async with asyncio.TaskGroup() as group:
                 group.create_task(self._plan_ahead(run, group, on_planned))

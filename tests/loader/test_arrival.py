@@ -19,7 +19,7 @@ import pytest
 from picture_sets import NUM_PICTURES, write_pictures
 from user_functions import double_label
 
-import streamloader._engine
+import streamloader._opening
 from storage_backends import open_store
 from streamloader import ConfigError, RandomResizedCrop, StateMismatch, StreamLoader
 from streamloader.fetch import Catalog, LoopThread
@@ -99,7 +99,7 @@ def slow_reads(monkeypatch):
     """Reads of loaders in this process take random times."""
     seeds = iter(range(10_000))
     monkeypatch.setattr(
-        streamloader._engine,
+        streamloader._opening,
         "open_store",
         lambda *a, **k: Shuffled(open_store(*a, **k), next(seeds)),
     )

@@ -6,7 +6,7 @@ import json
 
 import numpy as np
 import pytest
-from picture_sets import NUM_PICTURES, picture
+from picture_sets import NUM_PICTURES, picture, write_pictures
 
 from streamloader import CenterCrop, ConfigError, DatasetWriter, StateMismatch, StreamLoader
 from streamloader.decode import decode_picture
@@ -82,6 +82,13 @@ def test_an_epoch_longer_than_the_data_set_repeats_it(pictures):
     with loader(pictures, epoch_size=2 * NUM_PICTURES) as stream:
         seen = epoch(stream)
     assert sorted(seen) == sorted(2 * list(range(NUM_PICTURES)))
+
+
+def test_a_batch_of_many_passes_over_few_samples_has_each_as_it_is(tmp_path):
+    write_pictures(tmp_path / "few", 10)
+    with loader(tmp_path / "few", epoch_size=640, batch_size=64) as stream:
+        for batch in stream:
+            assert batch["label"].tolist() == batch["index"].tolist()
 
 
 def test_balanced_drawing_gives_each_class_its_share(tmp_path):

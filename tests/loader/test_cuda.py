@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from picture_sets import NUM_PICTURES
+from picture_sets import NUM_PICTURES, write_pictures
 
 from streamloader import CenterCrop, RandomResizedCrop, StreamLoader
 
@@ -31,6 +31,21 @@ def test_the_gpu_is_the_default_device_and_has_the_bytes_of_the_cpu(pictures):
             assert there["image"].is_contiguous(memory_format=torch.channels_last)
             for name in here:
                 assert torch.equal(there[name].cpu(), here[name])
+
+
+@pytest.mark.parametrize("feed", ["thread", "process"])
+def test_a_mixture_has_the_bytes_of_the_cpu_and_its_data_sets(pictures, tmp_path, feed):
+    write_pictures(tmp_path / "small", 20)
+    data = {str(pictures): 0.7, str(tmp_path / "small"): 0.3}
+    options = {"batch_size": 8, "transform": RandomResizedCrop(32), "shuffle": True}
+    with (
+        StreamLoader(data, feed=feed, decode_device="cpu", **options) as gpu,
+        StreamLoader(data, device="cpu", **options) as cpu,
+    ):
+        for there, here in zip(gpu, cpu, strict=True):
+            assert there["source"].device.type == "cuda"
+            for name in here:
+                assert torch.equal(there[name].cpu(), here[name]), name
 
 
 def test_a_consumer_that_never_synchronises_keeps_its_batches(pictures):
