@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import operator
+import threading
 import weakref
 from collections.abc import Coroutine, Iterator, Mapping
 from typing import Any, TypeVar
@@ -11,6 +12,7 @@ import numpy.typing as npt
 
 from storage_backends import Store, open_store
 from streamloader._closing import close_at_exit, outside_own_threads
+from streamloader._own_process import OwnProcess
 from streamloader.dts import Schema
 from streamloader.fetch import Catalog, LoopThread
 from streamloader.monitor import Counters
@@ -21,15 +23,35 @@ T = TypeVar("T")
 class Dataset:
     """A data set opened by :func:`open_dataset`; ``ds[i]`` reads one sample, verified.
 
-    Close it, or use it in a ``with`` statement: it owns a thread and connections.
+    Close it, or use it in a ``with`` statement: it owns a thread and connections. It may be the
+    data set of a torch ``DataLoader``, whose worker processes, forked or started anew, each open
+    it for themselves when they first read.
     """
 
     def __init__(self, url: str, split: str | None, storage_options: Mapping[str, Any]) -> None:
+        self._source = (url, split, dict(storage_options))
+        self._lock = threading.Lock()
+        self._opened = self._open()
+
+    def _open(self) -> _Reader:
         self.counters = Counters()
-        self._reader = _Reader(url, split, storage_options, self.counters)
-        close_at_exit.watch(self._reader)
-        self._finalizer = weakref.finalize(self, outside_own_threads, self._reader.close)
+        reader = _Reader(*self._source, self.counters)
+        close_at_exit.watch(reader)
+        self._finalizer = weakref.finalize(self, outside_own_threads, reader.close)
         self._finalizer.atexit = False  # close_at_exit runs before the threads are joined
+        return reader
+
+    @property
+    def _reader(self) -> _Reader:
+        """This process's reader: a fork has none of the threads of its parent's."""
+        if self._opened.is_left_behind:
+            with self._lock:
+                if self._opened.is_left_behind:
+                    self._opened = self._open()
+        return self._opened
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Dataset, self._source
 
     @property
     def url(self) -> str:
@@ -94,7 +116,7 @@ class Dataset:
         self.close()
 
 
-class _Reader:
+class _Reader(OwnProcess):
     """The loop thread, the store and the catalog behind a :class:`Dataset`."""
 
     def __init__(
@@ -104,6 +126,7 @@ class _Reader:
         storage_options: Mapping[str, Any],
         counters: Counters,
     ) -> None:
+        super().__init__()
         self._loop_thread = LoopThread("dataset").start()
         self._store: Store | None = None
         self._closed = False
@@ -123,6 +146,11 @@ class _Reader:
         store = open_store(url, counters=counters, **storage_options)
         self._store = await store.__aenter__()
         self.catalog = await Catalog.open(store, split)
+
+    @property
+    def is_left_behind(self) -> bool:
+        """Whether its thread lives on in the process that this one was forked from."""
+        return self.is_forked and not self._closed
 
     def run(self, coro: Coroutine[Any, Any, T]) -> T:
         return self._loop_thread.run(coro)
@@ -147,7 +175,8 @@ class _Reader:
         return index.key(span.first)
 
     def close(self) -> None:
-        if self._closed:
+        """Ends the thread; in a forked process nothing, since the thread is the parent's."""
+        if self._closed or self.is_forked:
             return
         self._closed = True
         if self._store is not None:

@@ -6,6 +6,7 @@ import shutil
 
 import numpy as np
 import pytest
+import torch
 from picture_sets import NUM_PICTURES, picture
 
 from streamloader import ConfigError, DatasetWriter, SampleError, open_dataset
@@ -80,3 +81,35 @@ def test_every_type_of_field_comes_back(tmp_path):
             for name, value in wanted.items():
                 assert np.array_equal(got[name], value), name
             assert dataset.key(number) is None
+
+
+@pytest.mark.parametrize("how", ["fork", "spawn"])
+def test_worker_processes_of_a_dataloader_each_open_it_for_themselves(pictures, how):
+    with open_dataset(pictures) as dataset:
+        theirs = torch.utils.data.DataLoader(
+            dataset, batch_size=None, num_workers=2, multiprocessing_context=how, timeout=60
+        )
+        assert [sample["label"] for sample in theirs] == list(range(NUM_PICTURES))
+        assert dataset[3]["label"] == 3
+
+
+def test_a_forked_process_neither_opens_a_closed_data_set_again_nor_waits_for_its_thread(pictures):
+    closed, left = open_dataset(pictures), open_dataset(pictures)
+    closed.close()
+
+    class Checks(torch.utils.data.Dataset):
+        def __len__(self):
+            return 1
+
+        def __getitem__(self, number):
+            left.close()  # the thread is the parent's: waiting for it would never end
+            with pytest.raises(RuntimeError, match="closed"):
+                closed[number]
+            return number
+
+    workers = torch.utils.data.DataLoader(
+        Checks(), num_workers=1, multiprocessing_context="fork", timeout=60
+    )
+    assert [int(number) for number in workers] == [0]
+    assert left[0]["label"] == 0
+    left.close()
