@@ -218,7 +218,7 @@ def open_delivery(
     if decode_device not in DECODE_DEVICES:
         raise ConfigError(f"decode_device must be one of {DECODE_DEVICES}, got {decode_device!r}")
     name = str(device) if device is not None else _default_device(local_rank)
-    if name == "cpu":
+    if name.partition(":")[0] == "cpu":  # torch numbers CPUs too, and there is one
         for option, asked in (
             ("static_buffers=True", static_buffers),
             ("decode_device='cuda'", decode_device == "cuda"),

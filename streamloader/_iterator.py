@@ -48,6 +48,7 @@ class EpochIterator(Iterator[Batch], AsyncIterator[Batch]):
         try:
             with self._timed("wait_s"):
                 filled = self._run.take()
+            self._loader._fresh = False
             if filled is None:
                 self._exhausted = True
                 self.end()

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
+from streamloader.errors import ConfigError
+
 
 class Batch(Mapping[str, Any]):
     """One batch on one device.
@@ -16,17 +18,31 @@ class Batch(Mapping[str, Any]):
 
     The tensors are the caller's as long as they, or views of them, are alive: the memory
     goes back to the loader when the last of them is gone.
+
+    Args:
+        fields: by name.
+        state: of the loader after this batch; None for one that somebody else made of fields,
+            as trainers do that rebuild a mapping of any type from its items.
     """
 
     __slots__ = ("_fields", "_state")
 
-    def __init__(self, fields: dict[str, Any], state: dict[str, Any]) -> None:
-        self._fields = fields
+    def __init__(self, fields: Mapping[str, Any], state: dict[str, Any] | None = None) -> None:
+        self._fields = dict(fields)
         self._state = state
 
     @property
     def state(self) -> dict[str, Any]:
-        """The loader's state after this batch, as of ``StreamLoader.state_dict``."""
+        """The loader's state after this batch, as of ``StreamLoader.state_dict``.
+
+        Raises:
+            ConfigError: this batch was not given by a loader.
+        """
+        if self._state is None:
+            raise ConfigError(
+                "this batch was made anew from the fields of another and has no state: take that"
+                " of the batch that the loader gave, or loader.state_dict()"
+            )
         return dict(self._state)
 
     def __getitem__(self, key: str) -> Any:

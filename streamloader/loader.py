@@ -37,7 +37,8 @@ class StreamLoader:
     """Batches of a DTS1 data set, or of several mixed, in an order that seed and epoch fix.
 
     Iterating gives :class:`~streamloader.Batch` mappings. A new ``iter`` after a full pass, or
-    after a ``break``, is the next epoch from its start.
+    after a ``break``, is the next epoch from its start; one after an iterator that gave nothing
+    yet begins where that one would have begun.
 
     Args:
         url: ``s3://bucket/prefix``, ``file://`` or a path of a data set made by
@@ -264,7 +265,7 @@ class StreamLoader:
             self._end_iterator()
             if not self._fresh or (self._cursor.position and not self._left_over()):
                 self._cursor = self._blank_state(self._cursor.epoch + 1)
-            self._fresh = False
+            self._fresh = True
             iterator = EpochIterator(self, self._take_following() or self._start_run(self._cursor))
             self._iterator = weakref.ref(iterator)
             return iterator

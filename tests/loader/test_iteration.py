@@ -43,6 +43,23 @@ def test_a_batch_is_a_mapping_of_tensors_in_channels_last(pictures):
     assert batch["label"].tolist() == batch["index"].tolist()
 
 
+@pytest.mark.parametrize("device", ["cpu:0", torch.device("cpu"), torch.device("cpu", 0)])
+def test_the_cpu_has_the_names_that_torch_gives_it(pictures, device):
+    with loader(pictures, device=device) as stream:
+        assert next(iter(stream))["image"].device.type == "cpu"
+
+
+def test_a_batch_made_anew_from_its_fields_has_them_and_no_state(pictures):
+    with loader(pictures) as stream:
+        batch = next(iter(stream))
+    again = type(batch)(dict(batch.items()))
+    assert again["image"] is batch["image"]
+    assert set(again) == set(batch)
+    assert batch.to("cpu").state == batch.state
+    with pytest.raises(ConfigError, match="has no state"):
+        _ = again.state
+
+
 def test_pixels_are_those_of_the_stored_picture(pictures):
     with loader(pictures, transform=CenterCrop(32), batch_size=5) as stream:
         for batch in stream:
@@ -158,6 +175,22 @@ def test_an_early_break_starts_the_next_epoch_and_leaves_no_thread(pictures):
         assert sorted(epoch(stream)[0]) == list(range(NUM_PICTURES))
         assert stream.state_dict()["epoch"] == 20
     assert {thread.name for thread in threading.enumerate()} <= before
+
+
+def test_an_iterator_that_gave_nothing_uses_up_no_epoch(pictures):
+    with loader(pictures, shuffle=True) as stream:
+        untouched = iter(stream)
+        iter(stream)
+        assert stream.state_dict()["epoch"] == 0
+        with pytest.raises(ConfigError, match="ended by a newer"):
+            next(untouched)
+        states = [batch.state for batch in stream]
+        assert {state["epoch"] for state in states} == {0}
+        stream.load_state_dict(states[2])
+        iter(stream)
+        assert [batch.state for batch in stream] == states[3:]
+        iter(stream)
+        assert next(iter(stream)).state["epoch"] == 1
 
 
 def test_a_second_iterator_ends_the_first(pictures):
