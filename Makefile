@@ -86,7 +86,7 @@ $(DEMO_INSTALLED): $(BUILT_FROM) $(TORCH_INSTALLED)
 	touch '$@'
 
 $(DEV_INSTALLED): $(BUILT_FROM) $(TORCH_INSTALLED)
-	$(PIP_INSTALL) -e '.[demo,dev,torch]'
+	$(PIP_INSTALL) -e '.[demo,dev,torch,trainers]'
 	touch '$@'
 
 # The pages are made from the source without importing it, so the package itself is not installed.
