@@ -2,17 +2,20 @@
 # make test        lint, types, tests
 # make test-full   the same with the slow tests
 # make fuzz        mutated shards against the parser, damaged JPEGs through the kernel
+# make soak        loaders for half an hour; fails if memory, threads or descriptors grow
 # make docs        the pages as a site under site/
 # make clean       remove what these made
 #
 # PYTHON  the interpreter to build .venv from     make test PYTHON=python3.12
 # PYTEST_ARGS  more for pytest                    make test PYTEST_ARGS=-x
 # TORCH   what pip installs as torch              make demo TORCH=torch==2.13.0
+# SOAK_MINUTES  how long          make soak SOAK_MINUTES=10
 # ROUNDS  how many damaged pictures               make fuzz ROUNDS=100000
 
 PYTHON ?= python3
 TORCH ?= torch
 FUZZ_SECONDS ?= 60
+SOAK_MINUTES ?= 30
 
 VENV := .venv
 BIN := $(VENV)/bin
@@ -37,7 +40,7 @@ SEED ?= 1
 FUZZED := $(wildcard tests/hostile/images/*/*.jpg tests/hostile/images/*/*.JPG)
 SANITIZE := -g -O1 -fsanitize=address,undefined -fno-sanitize-recover=all -fno-omit-frame-pointer
 
-.PHONY: demo test test-full lint fuzz docs clean
+.PHONY: demo test test-full lint fuzz soak docs clean
 .DELETE_ON_ERROR:
 
 demo: $(DEMO_INSTALLED)
@@ -61,6 +64,9 @@ docs: $(DOCS_INSTALLED)
 fuzz: $(DEV_INSTALLED) build/damage_jpegs
 	$(BIN)/python -m tests.dts.fuzz --seconds $(FUZZ_SECONDS)
 	build/damage_jpegs $(ROUNDS) $(SEED) $(FUZZED)
+
+soak: $(DEV_INSTALLED)
+	$(BIN)/python benchmarks/soak.py --minutes $(SOAK_MINUTES)
 
 build/damage_jpegs: tests/decode/fuzz/damage_jpegs.c $(wildcard $(KERNEL)/*.c $(KERNEL)/*.h)
 	mkdir -p build

@@ -69,6 +69,28 @@ def test_it_delivers_nothing_before_this_epoch_delivered_everything(pictures, mo
         assert epochs == sorted(epochs)
 
 
+def test_its_first_batch_is_ready_before_the_last_one_of_this_epoch_is_taken(pictures, monkeypatch):
+    with loader(pictures) as stream:
+        submit, submitted, all_submitted = stream._engine.pool.submit, [], threading.Event()
+
+        def submit_and_tell(job, run):
+            submit(job, run)
+            submitted.append(run.epoch)
+            if len(submitted) == len(stream):
+                all_submitted.set()
+
+        monkeypatch.setattr(stream._engine.pool, "submit", submit_and_tell)
+        batches = iter(stream)
+        for _ in range(len(stream) - 2):
+            next(batches)
+        assert all_submitted.wait(30)
+        next(batches)  # the last but one
+        wait_for_first_batch(stream._following)
+        assert set(submitted) == {0, 1}
+        next(batches)
+        assert next(batches, None) is None
+
+
 def test_another_epoch_is_asked_for(pictures, epochs):
     with loader(pictures) as stream:
         following = finish_epoch(stream)
