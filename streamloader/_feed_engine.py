@@ -300,21 +300,29 @@ class FeedEngine(OwnProcess):
         ring = MirrorRing(
             layout,
             max_slots,
-            on_leased=lambda index: self._tell_slot(ring, Leased(index)),
+            on_leased=lambda index: self._tell_leased(ring, index),
             on_returned=lambda: self._freed.put(ring),
         )
         return ring
 
-    def _tell_slot(self, ring: MirrorRing, message: object) -> None:
+    def _tell_leased(self, ring: MirrorRing, index: int) -> None:
         with self._lock:
-            if ring is self._ring:  # else the process that had the slot is gone
-                self._feed.send(message)
+            # First, for a slot that seems to be held too would make the feed process add another.
+            self._tell_returned(ring)
+            if ring is self._ring:
+                self._feed.send(Leased(index))
+
+    def _tell_returned(self, ring: MirrorRing) -> None:
+        """Tells of the slots that came back; the lock must be held."""
+        if ring is self._ring:  # else the process that had the slots is gone
+            for index in ring.take_free():
+                self._feed.send(Returned(index))
 
     def _give_back(self) -> None:
         """Runs in a thread of its own, because a finaliser may not wait for a socket."""
         while (ring := self._freed.get()) is not None:
-            for index in ring.take_free():
-                self._tell_slot(ring, Returned(index))
+            with self._lock:
+                self._tell_returned(ring)
 
     def _died(self, last_words: str) -> None:
         """The feed process is gone; in its reader's thread."""

@@ -12,6 +12,8 @@ import subprocess
 import sys
 import textwrap
 import threading
+from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -178,31 +180,57 @@ def test_closing_ends_the_process_and_every_thread(pictures):
     assert not [t.name for t in threading.enumerate() if t.name.startswith("streamloader")]
 
 
-def test_a_killed_trainer_leaves_nothing_behind(pictures, tmp_path):
+def kill_trainer(dataset, batches, folder):
+    """Kills a trainer once it has had so many batches, and checks what it leaves."""
     script = f"""
         import sys
         from streamloader import RandomResizedCrop, StreamLoader
         # No guard of __main__: nothing of this script runs in the feed process.
-        stream = StreamLoader({str(pictures)!r}, batch_size=8, device="cpu", num_workers=1,
+        stream = StreamLoader({str(dataset)!r}, batch_size=8, device="cpu", num_workers=1,
                               transform=RandomResizedCrop(24), feed="process")
-        held = next(iter(stream))
         print(stream._engine._feed.pid, flush=True)
-        sys.stdin.read()
+        while True:
+            for batch in stream:
+                print("batch", flush=True)
     """
+    mark = f"STREAMLOADER_TEST_MARK={folder}"
     trainer = subprocess.Popen(
         [sys.executable, "-c", textwrap.dedent(script)],
-        stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,
-        env={**os.environ, "TMPDIR": str(tmp_path)},
+        env={**os.environ, "TMPDIR": str(folder), mark.split("=")[0]: str(folder)},
     )
-    feed = os.pidfd_open(int(trainer.stdout.readline()))
+    pid = int(trainer.stdout.readline())
+    feed = os.pidfd_open(pid)
+    for _ in range(batches):
+        assert trainer.stdout.readline() == "batch\n"
+    mapped = Path(f"/proc/{pid}/maps").read_text() + Path(f"/proc/{trainer.pid}/maps").read_text()
+    assert "/dev/shm/" not in mapped, "the slots have a name"
     trainer.kill()
     trainer.communicate()
     assert select.select([feed], [], [], 30)[0], "the feed process ends with its trainer"
     os.close(feed)
-    assert os.listdir(tmp_path) == []
-    assert not [name for name in os.listdir("/dev/shm") if "streamloader" in name]
+    assert processes_with(mark) == []
+    assert os.listdir(folder) == []
+
+
+def processes_with(mark):
+    """Processes, not yet reaped ones aside, that have this entry in their environment."""
+    found = []
+    for environment in Path("/proc").glob("[0-9]*/environ"):
+        try:
+            if mark.encode() in environment.read_bytes().split(b"\0"):
+                found.append(int(environment.parent.name))
+        except (FileNotFoundError, ProcessLookupError, PermissionError):
+            continue  # it ended meanwhile, or is somebody else's
+    return found
+
+
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("times", [1, pytest.param(20, marks=pytest.mark.slow)])
+def test_a_killed_trainer_leaves_nothing_behind(pictures, tmp_path, times):
+    for batches in range(times):
+        kill_trainer(pictures, batches, tmp_path)
 
 
 def test_errors_of_opening_are_those_of_threads(tmp_path):
@@ -271,6 +299,17 @@ def test_an_iterator_that_is_left_gives_its_slots_back(pictures):
 def test_an_unknown_feed_is_refused(pictures):
     with pytest.raises(ConfigError, match="feed must be"):
         loader(pictures, feed="fork")
+
+
+def test_slots_that_came_back_are_told_before_new_leases_so_no_more_are_made(pictures, monkeypatch):
+    with loader(pictures) as stream:
+        with monkeypatch.context() as patched:
+            # As if the thread that tells of returned slots never had its turn.
+            patched.setattr(stream._engine, "_freed", SimpleNamespace(put=lambda ring: None))
+            for _ in range(3):
+                assert sorted(numbers(stream)) == list(range(NUM_PICTURES))
+        memory = stream.stats()["memory_bytes"]
+        assert memory["used"]["slots"] == memory["plan"]["slots"]
 
 
 def test_its_log_reaches_the_loggers_of_this_process(pictures, caplog):
