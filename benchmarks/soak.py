@@ -37,7 +37,7 @@ from streamloader.cli.s3_server import SeaweedServer
 from streamloader.convert import convert
 
 NUM_PICTURES = 600
-BATCH_SIZE = 16
+BATCH_SIZE = 8
 TURNS_PER_DROPPED_LOADER = 10
 WARM_UP = 0.2
 LEAST_NOTES = 20
@@ -129,7 +129,7 @@ class Soak:
         loader = StreamLoader(
             url,
             batch_size=BATCH_SIZE,
-            transform=RandomResizedCrop(128, flip=0.5),
+            transform=RandomResizedCrop(64, flip=0.5),
             shuffle=True,
             device="cpu",
             num_workers=2,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
+import signal
 import subprocess
 import sys
 import textwrap
@@ -11,8 +12,9 @@ import threading
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
+import torch
 
-from streamloader import RandomResizedCrop, StreamLoader
+from streamloader import ConfigError, RandomResizedCrop, StreamLoader
 
 
 def loader(dataset, **options):
@@ -45,14 +47,15 @@ def test_descriptors_and_threads_stay_flat_over_many_first_batches(pictures):
     stream.close()
 
 
-def test_the_interpreter_exits_at_once_with_a_loader_half_used(pictures):
+@pytest.mark.parametrize("feed", ["thread", "process"])
+def test_the_interpreter_exits_at_once_with_a_loader_half_used(pictures, feed):
     script = f"""
         import atexit, logging, time
         from streamloader import RandomResizedCrop, StreamLoader
         # That Pillow stands in where the native decoder was not built is not this test's business.
         logging.getLogger("streamloader.decode").setLevel(logging.ERROR)
         stream = StreamLoader({str(pictures)!r}, batch_size=8, shuffle=True, device="cpu",
-                              transform=RandomResizedCrop(24))
+                              transform=RandomResizedCrop(24), feed={feed!r})
         for _ in range(3):
             next(iter(stream))
         batches = iter(stream)
@@ -82,6 +85,60 @@ def test_a_blocked_consumer_is_woken_by_close_from_another_thread(pictures):
     assert len(held) == 3
     with pytest.raises(Exception, match="ended"):
         next(batches)
+
+
+def test_closing_from_another_thread_wakes_who_waits_for_a_batch(pictures):
+    waits, go_on = threading.Event(), threading.Event()
+
+    def slow(batch):
+        waits.set()
+        go_on.wait(20)
+        return batch
+
+    stream = loader(pictures, batch_map=slow, num_workers=1)
+    with ThreadPoolExecutor(2) as executor:
+        waiting = executor.submit(next, iter(stream))
+        assert waits.wait(20)
+        closing = executor.submit(stream.close)
+        with pytest.raises(ConfigError, match="ended by"):
+            waiting.result(20)
+        go_on.set()
+        closing.result(20)
+
+
+def test_fifty_loaders_in_one_process_share_nothing_and_leave_nothing(pictures):
+    before, descriptors = len(own_threads()), len(os.listdir("/proc/self/fd"))
+    streams = [
+        loader(pictures, shuffle=True, seed=seed, num_workers=1, prefetch_batches=1)
+        for seed in range(50)
+    ]
+    iterators = [iter(stream) for stream in streams]
+    firsts = [next(iterator)["index"].tolist() for iterator in iterators]
+    assert len({tuple(first) for first in firsts}) > 40
+    rest = [n for batch in iterators[49] for n in batch["index"][batch["valid"]].tolist()]
+    assert sorted(firsts[49] + rest) == list(range(83))
+    for stream in streams:
+        stream.close()
+    assert len(own_threads()) == before
+    assert len(os.listdir("/proc/self/fd")) <= descriptors + 2
+
+
+@pytest.mark.parametrize("feed", ["thread", "process"])
+def test_a_dataloader_with_forked_workers_runs_beside_a_loader(pictures, feed):
+    with loader(pictures, shuffle=True, feed=feed) as stream:
+        wanted = [batch["index"].tolist() for batch in stream]
+        stream.set_epoch(0)
+        batches = iter(stream)
+        got = [next(batches)["index"].tolist()]  # its threads run when the others are forked
+        for _ in range(2):
+            theirs = torch.utils.data.DataLoader(
+                range(64), batch_size=16, num_workers=2, multiprocessing_context="fork", timeout=60
+            )
+            for numbers, batch in zip(theirs, batches, strict=False):
+                assert len(numbers) == 16
+                got.append(batch["index"].tolist())
+        got += [batch["index"].tolist() for batch in batches]
+        assert got == wanted
 
 
 def test_two_loaders_in_one_process_do_not_meet(pictures):
@@ -192,3 +249,33 @@ def test_a_forked_process_is_told_to_make_its_own_and_disturbs_nobody(pictures):
         check=False,
     )
     assert result.returncode == 0, result.stderr
+
+
+def test_ctrl_c_ends_a_wait_for_storage_that_does_not_answer(pictures):
+    script = f"""
+        import asyncio
+        from streamloader import RandomResizedCrop, StreamLoader
+        stream = StreamLoader({str(pictures)!r}, batch_size=8, device="cpu",
+                              transform=RandomResizedCrop(24))
+        async def never(*arguments, **options):
+            print("waits", flush=True)
+            await asyncio.Event().wait()
+        stream._engine.catalog.store.read_into = never
+        try:
+            next(iter(stream))
+        finally:
+            stream.close()
+            print("closed", flush=True)
+    """
+    process = subprocess.Popen(
+        [sys.executable, "-c", textwrap.dedent(script)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stdout.readline() == "waits\n"
+    process.send_signal(signal.SIGINT)
+    told, errors = process.communicate(timeout=60)  # the stall timeout would be 120 s
+    assert told.endswith("closed\n")
+    assert errors.rstrip().endswith("KeyboardInterrupt")
+    assert process.returncode == -signal.SIGINT

@@ -3,11 +3,23 @@
 from __future__ import annotations
 
 import json
+import shutil
+import signal
+import subprocess
+import sys
+import textwrap
+import timeit
 
 import pytest
 from picture_sets import NUM_PICTURES
 
-from streamloader import ConfigError, RandomResizedCrop, StateMismatch, StreamLoader
+from streamloader import (
+    ConfigError,
+    RandomResizedCrop,
+    SampleError,
+    StateMismatch,
+    StreamLoader,
+)
 
 
 def loader(dataset, **options):
@@ -77,6 +89,66 @@ def test_resume_twice_and_onto_other_ranks_batch_sizes_and_workers(pictures, who
         stream.load_state_dict(states[0])
         seen += samples(stream)
     assert sorted(seen) == list(range(NUM_PICTURES))
+
+
+def test_a_state_is_had_in_less_than_a_millisecond(pictures):
+    with loader(pictures) as stream:
+        next(iter(stream))
+        # The quickest of many: the machine may be busy, a walk over samples would be slow always.
+        assert min(timeit.repeat(stream.state_dict, number=1, repeat=100)) < 1e-3
+
+
+def test_after_an_early_break_the_rest_of_the_epoch_can_still_be_had(pictures, whole_epoch):
+    with loader(pictures) as stream:
+        for place, _batch in enumerate(stream):
+            if place == 3:
+                break
+        stream.load_state_dict(stream.state_dict())
+        assert [samples([batch]) for batch in stream] == whole_epoch[4:]
+
+
+def test_after_a_caught_exception_the_run_goes_on_behind_the_last_batch(
+    pictures, whole_epoch, tmp_path, damage
+):
+    shutil.copytree(pictures, tmp_path / "set")
+    sample = whole_epoch[5][0]
+    damage(tmp_path / "set", sample)
+    with loader(tmp_path / "set") as stream:
+        got = []
+        with pytest.raises(SampleError, match=f"sample {sample}"):
+            got.extend(samples([batch]) for batch in stream)
+        place = len(got)  # an error may overtake batches that are filled
+        assert place <= 5
+        assert got == whole_epoch[:place]
+        state = stream.state_dict()
+    with loader(tmp_path / "set", on_error="skip", max_bad_fraction=0.1) as stream:
+        stream.load_state_dict(state)
+        rest = [samples([batch]) for batch in stream]
+    assert rest == [[n for n in batch if n != sample] for batch in whole_epoch[place:]]
+
+
+def test_a_run_that_was_killed_goes_on_at_its_last_saved_state(pictures, whole_epoch, tmp_path):
+    script = f"""
+        import json, os, signal, sys
+        from streamloader import RandomResizedCrop, StreamLoader
+        stream = StreamLoader({str(pictures)!r}, batch_size=8, shuffle=True, device="cpu",
+                              transform=RandomResizedCrop(24))
+        for place, batch in enumerate(stream):
+            if place == 4:
+                os.kill(os.getpid(), signal.SIGKILL)  # this batch is lost, with what is prefetched
+            print(json.dumps(stream.state_dict()), flush=True)
+    """
+    killed = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(script)],
+        stdout=subprocess.PIPE,
+        text=True,
+        timeout=100,
+        check=False,
+    )
+    assert killed.returncode == -signal.SIGKILL
+    with loader(pictures) as stream:
+        stream.load_state_dict(json.loads(killed.stdout.splitlines()[-1]))
+        assert [samples([batch]) for batch in stream] == whole_epoch[4:]
 
 
 def test_set_epoch_with_the_loaded_epoch_keeps_the_cursor(pictures, whole_epoch):

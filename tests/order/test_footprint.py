@@ -31,7 +31,7 @@ def test_footprint_of_a_finished_epoch_is_empty(order: EpochOrder) -> None:
     assert footprint_of(plan) == Footprint(0, 0, 0)
 
 
-@pytest.mark.parametrize("world_size", [4, 8, 64, 256])
+@pytest.mark.parametrize("world_size", [2, 4, 8, 64, 256])
 def test_ranks_that_divide_the_lanes_read_their_share_exactly(
     order: EpochOrder, world_size: int
 ) -> None:
