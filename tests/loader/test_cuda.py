@@ -124,12 +124,16 @@ def test_batches_by_arrival_are_the_same_samples_on_the_gpu(pictures, feed):
             assert by_number == images(planned)
 
 
-def test_slots_are_pinned_within_the_budget_and_reported(pictures):
-    with loader(pictures) as stream:
+@pytest.mark.parametrize("feed", ["thread", "process"])
+def test_slots_are_pinned_within_the_budget_and_reported(pictures, feed):
+    with loader(pictures, feed=feed) as stream:
         next(iter(stream))
         stats = stream.stats()
     staging = stats["staging"]
     assert staging["pin_refusal"] is None
-    assert staging["pinned_bytes"] == staging["bytes"] == stats["memory_bytes"]["used"]["slots"]
+    assert 0 < staging["pinned_bytes"] <= staging["bytes"]
+    assert staging["bytes"] == stats["memory_bytes"]["used"]["slots"]
+    if feed == "thread":  # a feed process may have slots that it has not handed over yet
+        assert staging["pinned_bytes"] == staging["bytes"]
     assert staging["bytes"] <= staging["budget_bytes"] == stats["memory_bytes"]["plan"]["max_slots"]
     assert staging["node"] in (None, *map(int, staging["pages_by_node"]))
