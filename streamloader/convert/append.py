@@ -6,64 +6,44 @@ opened an earlier revision do not notice.
 
 from __future__ import annotations
 
-import hashlib
 import os
 import time
 from collections.abc import Mapping, Sequence
-from contextlib import ExitStack
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
-import numpy as np
-import numpy.typing as npt
-
-from storage_backends import Store, open_store
-from streamloader.convert.conversion import (
-    Sources,
-    all_rejects,
-    new_tally,
-    refuse_nesting,
-    require_shards,
-    source_paths,
-    store_shards,
-    storing_options,
-)
+from streamloader.convert.destination import Destination, open_destination
 from streamloader.convert.encoding import CodecChoice, Encoding
 from streamloader.convert.engines import Engine, Job, open_engine
 from streamloader.convert.journal import Journal, StoredPlan, read_plan
 from streamloader.convert.lossless import require_lossless
+from streamloader.convert.next_revision import next_manifest
 from streamloader.convert.options import (
     DEFAULT_SHARD_BYTES,
     SAMPLE_ALIGN,
     ConvertOptions,
     CutOptions,
 )
-from streamloader.convert.parallel import for_each
+from streamloader.convert.paths import Sources, refuse_nesting, source_paths
 from streamloader.convert.picture_options import PictureOptions
 from streamloader.convert.plan import Plan, plan_shards
-from streamloader.convert.publish import AlreadyPublishedError, confirm_all, publish_manifest
-from streamloader.convert.removal import rejects_name
-from streamloader.convert.report import ConvertReport, Rejected, rejects_jsonl
+from streamloader.convert.publish import AlreadyPublishedError, confirm_all
+from streamloader.convert.report import ConvertReport, Rejected
 from streamloader.convert.sources import Source, SourceChoice, open_source
 from streamloader.convert.sources.joined import named_split, with_classes
+from streamloader.convert.storing import (
+    all_rejects,
+    new_tally,
+    publish_stored,
+    require_shards,
+    store_shards,
+    storing_options,
+)
 from streamloader.convert.tally import ProgressCallback
 from streamloader.convert.upload import StoredShard
-from streamloader.dts import (
-    Manifest,
-    Schema,
-    ShardEntry,
-    SidecarEntry,
-    SplitEntry,
-    build_sidecar,
-    sidecar_name,
-    unite,
-)
+from streamloader.dts import Manifest, Schema, ShardEntry, unite
 from streamloader.errors import ConfigError
-from streamloader.fetch import Catalog, LoopThread, read_manifest
-
-_TAILS_IN_FLIGHT = 8
-
-Offsets = npt.NDArray[np.uint64]
+from streamloader.fetch import read_manifest
 
 
 def append(
@@ -122,19 +102,14 @@ def append(
     choice = SourceChoice.of(source_kind, labels, keep_classes, keep_keys, split)
     paths = source_paths(src)
     working = open_engine(engine, options.num_threads)
-    store = open_store(os.fspath(dest), **(storage_options or {}))
-    for path in paths:
-        refuse_nesting(path, store.url)
     read_options = storage_options if source_options is None else source_options
-    with LoopThread("append-loop") as loop, ExitStack() as stack:
-        loop.run(store.__aenter__())
-        stack.callback(lambda: loop.run(store.close()))
-        base = loop.run(read_manifest(store))
-        unfinished = loop.run(read_plan(store))
+    with open_destination(dest, storage_options) as destination:
+        for path in paths:
+            refuse_nesting(path, destination.url)
+        base = destination.loop.run(read_manifest(destination.store))
+        unfinished = destination.loop.run(read_plan(destination.store))
         source = open_source(paths, choice, read_options or {})
-        addition = Addition(
-            store, loop, base, options, working, storage_options or {}, progress, resume
-        )
+        addition = Addition(destination, base, options, working, progress, resume=resume)
         return addition.run(_placed(source, base, into), unfinished)
 
 
@@ -142,34 +117,30 @@ class Addition:
     """One addition to a data set.
 
     Args:
-        store: where the data set is, entered in ``loop``.
-        loop: runs everything that waits.
+        destination: where the data set is.
         base: the newest revision.
         options: of the addition.
         engine: who does the work.
-        storage_options: with which ``store`` was opened.
         progress: called as it goes.
         resume: accept that it is published already.
     """
 
     def __init__(
         self,
-        store: Store,
-        loop: LoopThread,
+        destination: Destination,
         base: Manifest,
         options: ConvertOptions,
         engine: Engine,
-        storage_options: Mapping[str, Any],
         progress: ProgressCallback | None,
+        *,
         resume: bool,
     ) -> None:
         self._started_s = time.monotonic()
-        self._store = store
-        self._loop = loop
+        self._destination = destination
+        self._store = destination.store
         self._base = base
         self._options = replace(options, encoding=replace(options.encoding, hash=base.hash))
         self._engine = engine
-        self._storage_options = storage_options
         self._progress = progress
         self._resume = resume
 
@@ -180,12 +151,14 @@ class Addition:
             source: with its labels counted in the classes of the data set.
             unfinished: plan of the unfinished conversion that was found, if any.
         """
+        loop = self._destination.loop
         schema = self._options.encoding.schema(source.listing.fields)
         unite([*self._base.schemas, schema])
         last = self._plan(source, schema, self._base.rev)
         if self._is_published(last, unfinished):
-            self._loop.run(Journal(self._store, last, self._base.rev).remove())
-            return self._report(source, self._added_entries(last), (), 0, len(last.shards))
+            warnings = loop.run(Journal(self._store, last, self._base.rev).end())
+            added = self._added_entries(last)
+            return self._report(source, added, (), 0, len(last.shards), warnings)
         plan = self._plan(source, schema, self._base.rev + 1)
         journal = Journal(self._store, plan, self._base.rev + 1)
         if unfinished is not None and not journal.is_of(unfinished):
@@ -197,24 +170,17 @@ class Addition:
             source,
             plan.shards,
             storing_options(schema, self._options),
-            self._store.url,
-            self._storage_options,
-            self._store,
-            self._loop,
+            self._destination,
             journal,
             new_tally(source.listing, self._options, self._progress),
         )
-        results, tally, resumed = store_shards(
-            self._loop, self._engine, job, go_on=unfinished is not None
-        )
-        rejected = all_rejects(source.listing, tally)
-        shards = require_shards(plan, results, rejected)
-        manifest = self._loop.run(self._publish(source, schema, journal, shards, rejected))
-        entries = [manifest.entry(place) for place in range(manifest.num_shards)]
+        stored = store_shards(self._engine, job, go_on=unfinished is not None)
+        rejected = all_rejects(source.listing, job.tally)
+        shards = require_shards(plan, stored.results, rejected)
+        warnings = loop.run(self._publish(job, shards, rejected))
         names = {shard.name for shard in shards}
-        added = [entry for entry in entries if entry.name in names]
-        self._base = manifest
-        return self._report(source, added, rejected, tally.bytes_in, resumed)
+        added = [entry for entry in self._base.shards if entry.name in names]
+        return self._report(source, added, rejected, job.tally.bytes_in, stored.resumed, warnings)
 
     def _plan(self, source: Source, schema: Schema, revision: int) -> Plan:
         return plan_shards(
@@ -242,33 +208,24 @@ class Addition:
         return [entry for entry in self._base.shards if (entry.name, entry.uuid) in planned]
 
     async def _publish(
-        self,
-        source: Source,
-        schema: Schema,
-        journal: Journal,
-        shards: Sequence[StoredShard],
-        rejected: tuple[Rejected, ...],
-    ) -> Manifest:
-        await journal.require_own()
+        self, job: Job, shards: Sequence[StoredShard], rejected: tuple[Rejected, ...]
+    ) -> tuple[str, ...]:
+        """Publish the next revision, which is the newest then; returns warnings."""
+        await job.journal.require_own()
         current = await read_manifest(self._store)
         if current.fingerprint != self._base.fingerprint:
-            await journal.remove()
+            await job.journal.remove()
             raise AlreadyPublishedError(
                 f"another writer published revision {current.rev} at {self._store.url} in the"
                 " meantime; append again"
             )
         await confirm_all(self._store, shards)
         manifest, sidecar = await next_manifest(
-            self._store, self._base, schema, source.listing.classes, shards
+            self._store, self._base, job.options.schema, job.source.listing.classes, shards
         )
-        await self._store.put(rejects_name(manifest.rev), rejects_jsonl(rejected))
-        try:
-            await publish_manifest(self._store, manifest, sidecar, resumable=True)
-        except AlreadyPublishedError:
-            await journal.remove()
-            raise
-        await journal.remove()
-        return manifest
+        warnings = await publish_stored(self._store, job.journal, manifest, sidecar, rejected)
+        self._base = manifest
+        return warnings
 
     def _report(
         self,
@@ -277,6 +234,7 @@ class Addition:
         rejected: tuple[Rejected, ...],
         bytes_in: int,
         resumed: int,
+        warnings: tuple[str, ...],
     ) -> ConvertReport:
         manifest = self._base
         return ConvertReport(
@@ -291,110 +249,13 @@ class Addition:
             splits={name: manifest.run_samples(run) for name, run in manifest.splits.items()},
             block_samples=manifest.block_samples,
             fingerprint=manifest.fingerprint,
-            warnings=source.listing.warnings,
+            warnings=(*source.listing.warnings, *warnings),
             resumed_shards=resumed,
             revision=manifest.rev,
             total_samples=manifest.num_samples,
+            requests=self._destination.requests,
+            retries=self._destination.retries,
         )
-
-
-@dataclass(frozen=True, slots=True)
-class _Stored:
-    """A shard of either revision: its line in the manifest, and where its records start."""
-
-    entry: ShardEntry
-    offsets: Offsets
-
-
-async def next_manifest(
-    store: Store,
-    base: Manifest,
-    schema: Schema,
-    classes: tuple[str, ...],
-    added: Sequence[StoredShard],
-) -> tuple[Manifest, bytes]:
-    """Return the manifest of the next revision, and its sidecar.
-
-    Args:
-        store: where the data set is.
-        base: the revision before.
-        schema: of the added shards.
-        classes: of all samples; begin with those of ``base``.
-        added: shards, each of a split if ``base`` has splits.
-    """
-    schemas = base.schemas if schema in base.schemas else (*base.schemas, schema)
-    schema_id = schemas.index(schema)
-    kept = await _stored_shards(store, base)
-    new = [
-        (s.split, _Stored(s.summary.entry(s.name, schema_id=schema_id), s.summary.offsets))
-        for s in added
-    ]
-    names = list(dict.fromkeys([*_split_names(base), *(split for split, _ in new)]))
-    shards: list[_Stored] = []
-    splits: dict[str, SplitEntry] = {}
-    starts = []
-    for name in names:
-        starts.append(len(shards))
-        run = base.splits.get(name) if name is not None else SplitEntry(0, base.num_shards)
-        if run is not None:
-            shards += kept[run.first_shard : run.first_shard + run.num_shards]
-        shards += [stored for split, stored in new if split == name]
-        if name is not None:
-            splits[name] = SplitEntry(starts[-1], len(shards) - starts[-1])
-    table, max_block_bytes = build_sidecar(
-        (stored.offsets for stored in shards), base.block_samples, starts
-    )
-    sidecar, rev = table.to_bytes(), base.rev + 1
-    manifest = replace_manifest(
-        base,
-        rev=rev,
-        schemas=schemas,
-        shards=[stored.entry for stored in shards],
-        splits=splits,
-        classes=classes,
-        max_block_bytes=max_block_bytes,
-        max_record_bytes=max(
-            base.max_record_bytes, *(shard.summary.max_record_bytes for shard in added)
-        ),
-        sidecar=SidecarEntry(sidecar_name(rev), hashlib.sha256(sidecar).hexdigest()),
-    )
-    return manifest, sidecar
-
-
-def replace_manifest(base: Manifest, **changes: Any) -> Manifest:
-    """Return a manifest that follows on another."""
-    values: dict[str, Any] = {
-        "dataset_uuid": base.dataset_uuid,
-        "block_samples": base.block_samples,
-        "parent_rev": base.rev,
-        "export_seed": base.export_seed,
-        "created_by": base.created_by,
-        "sample_align": base.sample_align,
-    }
-    return Manifest(**{**values, **changes})
-
-
-async def _stored_shards(store: Store, manifest: Manifest) -> list[_Stored]:
-    """Read where the records of every shard start, from the tails."""
-    catalog = await Catalog.open(store, any_split=True)
-    offsets: list[Offsets | None] = [None] * manifest.num_shards
-
-    async def read(shard: int) -> None:
-        offsets[shard] = (await catalog.read_index(shard)).offsets.copy()
-
-    await for_each(range(manifest.num_shards), read, at_once=_TAILS_IN_FLIGHT)
-    return [
-        _Stored(manifest.entry(shard), found)
-        for shard, found in enumerate(offsets)
-        if found is not None
-    ]
-
-
-def _split_names(manifest: Manifest) -> list[str | None]:
-    """Return the splits in stored order; one without a name where there are none."""
-    if not manifest.splits:
-        return [None]
-    return sorted(manifest.splits, key=lambda name: manifest.splits[name or ""].first_shard)
 
 
 def _placed(source: Source, base: Manifest, into: str | None) -> Source:

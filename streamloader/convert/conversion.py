@@ -4,47 +4,35 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Mapping, Sequence
-from contextlib import ExitStack
-from pathlib import Path
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from storage_backends import Store, open_store
 from streamloader.convert.arrival import Arrival, arrive, look
+from streamloader.convert.destination import Destination, open_destination
 from streamloader.convert.encoding import CodecChoice, Encoding
 from streamloader.convert.engines import Engine, Job, open_engine
 from streamloader.convert.journal import Journal
 from streamloader.convert.lossless import require_lossless
 from streamloader.convert.options import DEFAULT_SHARD_BYTES, ConvertOptions, CutOptions
+from streamloader.convert.paths import Sources, refuse_nesting, source_paths
 from streamloader.convert.picture_options import PictureOptions
-from streamloader.convert.pipeline import ShardResult, StoringOptions
 from streamloader.convert.plan import Plan, plan_shards
-from streamloader.convert.publish import (
-    FIRST_REVISION,
-    AlreadyPublishedError,
-    Publication,
-    confirm_all,
-    first_manifest,
-    publish_manifest,
-)
-from streamloader.convert.removal import rejects_name
-from streamloader.convert.report import (
-    ConvertReport,
-    Rejected,
-    RejectedError,
-    RejectKind,
-    rejects_jsonl,
-    sort_rejects,
-    utf8_name,
-)
+from streamloader.convert.publish import FIRST_REVISION, Publication, confirm_all, first_manifest
+from streamloader.convert.report import ConvertReport, Rejected
 from streamloader.convert.sources import Listing, Source, SourceChoice, open_source
-from streamloader.convert.tally import ProgressCallback, Tally
-from streamloader.convert.upload import StoredShard
-from streamloader.dts import DEFAULT_HASH, Manifest, Schema
+from streamloader.convert.storing import (
+    StoredShards,
+    all_rejects,
+    new_tally,
+    publish_stored,
+    require_shards,
+    store_shards,
+    storing_options,
+)
+from streamloader.convert.tally import ProgressCallback
+from streamloader.dts import DEFAULT_HASH, Manifest
 from streamloader.errors import ConfigError
-from streamloader.fetch import LoopThread, read_manifest
-
-Sources = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
+from streamloader.fetch import read_manifest
 
 
 def convert(
@@ -133,130 +121,89 @@ def convert(
     choice = SourceChoice.of(source_kind, labels, keep_classes, keep_keys, split)
     paths = source_paths(src)
     working = open_engine(engine, options.num_threads)
-    store = open_store(os.fspath(dest), **(storage_options or {}))
-    for path in paths:
-        refuse_nesting(path, store.url)
     read_options = storage_options if source_options is None else source_options
-    with LoopThread("convert-loop") as loop, ExitStack() as stack:
-        loop.run(store.__aenter__())
-        stack.callback(lambda: loop.run(store.close()))
+    with open_destination(dest, storage_options) as destination:
+        for path in paths:
+            refuse_nesting(path, destination.url)
         conversion = Conversion(
-            store, loop, options, working, storage_options or {}, progress, resume, overwrite
+            destination, options, working, progress, resume=resume, overwrite=overwrite
         )
         return conversion.run(lambda: open_source(paths, choice, read_options or {}))
-
-
-def source_paths(src: Sources) -> tuple[str, ...]:
-    """Return the paths or URLs of the sources.
-
-    Raises:
-        ConfigError: there is none.
-    """
-    paths = (src,) if isinstance(src, str | os.PathLike) else tuple(src)
-    if not paths:
-        raise ConfigError("no source was given; give at least one")
-    return tuple(os.fspath(path) for path in paths)
 
 
 class Conversion:
     """One conversion, from its first look at the destination to its report.
 
     Args:
-        store: the destination, entered in ``loop``.
-        loop: runs everything that waits.
+        destination: where it writes to.
         options: of the conversion.
         engine: who does the work.
-        storage_options: with which ``store`` was opened.
         progress: called as the conversion goes.
         resume, overwrite: what is allowed where the destination is taken.
     """
 
     def __init__(
         self,
-        store: Store,
-        loop: LoopThread,
+        destination: Destination,
         options: ConvertOptions,
         engine: Engine,
-        storage_options: Mapping[str, Any],
         progress: ProgressCallback | None,
+        *,
         resume: bool,
         overwrite: bool,
     ) -> None:
         self._started_s = time.monotonic()
-        self._store = store
-        self._loop = loop
+        self._destination = destination
+        self._store = destination.store
         self._options = options
         self._engine = engine
-        self._storage_options = storage_options
         self._progress = progress
         self._resume = resume
         self._overwrite = overwrite
 
-    def run(self, open_it: Any) -> ConvertReport:
+    def run(self, open_it: Callable[[], Source]) -> ConvertReport:
         """Convert what ``open_it`` opens."""
-        found = self._loop.run(look(self._store, resume=self._resume, overwrite=self._overwrite))
-        source: Source = open_it()
+        loop = self._destination.loop
+        found = loop.run(look(self._store, resume=self._resume, overwrite=self._overwrite))
+        source = open_it()
         listing = source.listing
         schema = self._options.encoding.schema(listing.fields)
         plan = plan_shards(listing, schema, self._options)
         journal = Journal(self._store, plan, FIRST_REVISION)
-        arrival = self._loop.run(
-            arrive(self._store, found, plan, journal, overwrite=self._overwrite)
-        )
+        arrival = loop.run(arrive(self._store, found, plan, journal, overwrite=self._overwrite))
         if arrival is Arrival.DONE:
-            return self._loop.run(self._already_done(listing, plan, journal))
-        results, tally, resumed = store_shards(
-            self._loop,
-            self._engine,
-            Job(
-                source,
-                plan.shards,
-                storing_options(schema, self._options),
-                self._store.url,
-                self._storage_options,
-                self._store,
-                self._loop,
-                journal,
-                new_tally(listing, self._options, self._progress),
-            ),
-            go_on=arrival is Arrival.GO_ON,
+            return loop.run(self._already_done(listing, plan, journal))
+        job = Job(
+            source,
+            plan.shards,
+            storing_options(schema, self._options),
+            self._destination,
+            journal,
+            new_tally(listing, self._options, self._progress),
         )
-        return self._loop.run(
-            self._publish(listing, schema, plan, journal, results, tally, resumed)
-        )
+        stored = store_shards(self._engine, job, go_on=arrival is Arrival.GO_ON)
+        return loop.run(self._publish(job, plan, stored))
 
-    async def _publish(
-        self,
-        listing: Listing,
-        schema: Schema,
-        plan: Plan,
-        journal: Journal,
-        results: Sequence[ShardResult],
-        tally: Tally,
-        resumed: int,
-    ) -> ConvertReport:
-        rejected = all_rejects(listing, tally)
-        shards = require_shards(plan, results, rejected)
+    async def _publish(self, job: Job, plan: Plan, stored: StoredShards) -> ConvertReport:
+        listing = job.source.listing
+        rejected = all_rejects(listing, job.tally)
+        shards = require_shards(plan, stored.results, rejected)
         publication = Publication(
-            schema, listing.classes, plan.block_samples, self._options.shuffle_seed
+            job.options.schema, listing.classes, plan.block_samples, self._options.shuffle_seed
         )
-        await journal.require_own()
+        await job.journal.require_own()
         await confirm_all(self._store, shards)
         manifest, sidecar = first_manifest(shards, publication)
-        await self._store.put(rejects_name(FIRST_REVISION), rejects_jsonl(rejected))
-        try:
-            await publish_manifest(self._store, manifest, sidecar, resumable=True)
-        except AlreadyPublishedError:
-            await journal.remove()
-            raise
-        await journal.remove()
-        return self._report(listing, manifest, rejected, tally.bytes_in, resumed)
+        warnings = await publish_stored(self._store, job.journal, manifest, sidecar, rejected)
+        return self._report(
+            listing, manifest, rejected, job.tally.bytes_in, stored.resumed, warnings
+        )
 
     async def _already_done(self, listing: Listing, plan: Plan, journal: Journal) -> ConvertReport:
         """Report what an earlier run has published, and remove what is left of its journal."""
         manifest = await read_manifest(self._store)
-        await journal.remove()
-        return self._report(listing, manifest, (), listing.total_bytes, len(plan.shards))
+        warnings = await journal.end()
+        return self._report(listing, manifest, (), listing.total_bytes, len(plan.shards), warnings)
 
     def _report(
         self,
@@ -265,10 +212,11 @@ class Conversion:
         rejected: tuple[Rejected, ...],
         bytes_in: int,
         resumed: int,
+        warnings: tuple[str, ...],
     ) -> ConvertReport:
         splits = {name: manifest.run_samples(run) for name, run in manifest.splits.items()}
         lost = [s.name for s in listing.splits if s.name is not None and s.name not in splits]
-        warnings = [f"no sample of the split {name} is sound; it is left out" for name in lost]
+        left_out = [f"no sample of the split {name} is sound; it is left out" for name in lost]
         return ConvertReport(
             url=self._store.url,
             samples=manifest.num_samples,
@@ -281,101 +229,9 @@ class Conversion:
             splits=splits,
             block_samples=manifest.block_samples,
             fingerprint=manifest.fingerprint,
-            warnings=(*listing.warnings, *warnings),
+            warnings=(*listing.warnings, *left_out, *warnings),
             resumed_shards=resumed,
             total_samples=manifest.num_samples,
+            requests=self._destination.requests,
+            retries=self._destination.retries,
         )
-
-
-def storing_options(schema: Schema, options: ConvertOptions) -> StoringOptions:
-    """Return how samples become records."""
-    return StoringOptions(schema, options.encoding.level, options.decode_check, options.pictures)
-
-
-def new_tally(
-    listing: Listing, options: ConvertOptions, progress: ProgressCallback | None
-) -> Tally:
-    """Return the tally of a conversion, with the rejects of the listing counted.
-
-    Raises:
-        RejectedError: these are more than allowed.
-    """
-    tally = Tally(listing.num_samples, listing.total_bytes, options.max_rejects, progress)
-    tally.add(rejects=[r for r in listing.rejects if r.kind is RejectKind.BAD])
-    return tally
-
-
-def store_shards(
-    loop: LoopThread, engine: Engine, job: Job, *, go_on: bool
-) -> tuple[list[ShardResult], Tally, int]:
-    """Store the shards of a job, those left out that an earlier run has stored.
-
-    Returns:
-        what became of the shards, in any order; the tally; and how many were there already.
-    """
-    listing, tally = job.source.listing, job.tally
-    done: dict[str, ShardResult] = {}
-    if go_on:
-        splits = [split.name for split in listing.splits]
-        done = loop.run(job.journal.recorded(job.shards, splits))
-    for plan in job.shards:
-        result = done.get(plan.name)
-        if result is not None:
-            seen = int(listing.splits[plan.split].sizes[plan.order].sum())
-            tally.add(
-                samples=len(plan.order),
-                bytes_seen=seen,
-                bytes_in=result.bytes_in,
-                rejects=result.rejects,
-            )
-    missing = [plan for plan in job.shards if plan.name not in done]
-    results = engine.run(job.with_shards(missing)) if missing else []
-    return [*done.values(), *results], tally, len(done)
-
-
-def all_rejects(listing: Listing, tally: Tally) -> tuple[Rejected, ...]:
-    """Return everything that was left out, bad samples first."""
-    left_out = [r for r in listing.rejects if r.kind is not RejectKind.BAD]
-    return sort_rejects([*tally.rejects, *left_out])
-
-
-def require_shards(
-    plan: Plan, results: Sequence[ShardResult], rejected: tuple[Rejected, ...]
-) -> list[StoredShard]:
-    """Return the stored shards in the order of the plan.
-
-    Raises:
-        RejectedError: there is none.
-    """
-    by_name = {result.name: result.shard for result in results}
-    shards = [by_name[planned.name] for planned in plan.shards]
-    stored = [shard for shard in shards if shard is not None]
-    if not stored:
-        first = rejected[0]
-        raise RejectedError(
-            f"none of the samples is sound, nothing was published; the first is"
-            f" {utf8_name(first.path)}: {first.reason}",
-            rejected,
-        )
-    return stored
-
-
-def refuse_nesting(src: str, url: str) -> None:
-    """Refuse a destination inside the source: the next run would find its shards there.
-
-    Raises:
-        ConfigError: it is.
-    """
-    if "://" in url:
-        if src == url or url.startswith(src.rstrip("/") + "/"):
-            raise _inside(src, url)
-        return
-    source, dest = Path(os.path.realpath(src)), Path(os.path.realpath(url))
-    if dest.is_relative_to(source):
-        raise _inside(src, url)
-
-
-def _inside(src: str, url: str) -> ConfigError:
-    return ConfigError(
-        f"the destination {url} is inside the source {utf8_name(src)}; choose a place outside of it"
-    )

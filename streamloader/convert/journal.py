@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Self
 
-from storage_backends import NotFound, Store, Truncated
+from storage_backends import NotFound, StorageError, Store, Truncated
 from streamloader.convert.parallel import for_each
 from streamloader.convert.pipeline import ShardResult
 from streamloader.convert.plan import Plan, ShardPlan
@@ -129,17 +129,22 @@ class Journal:
         Its shards may have the names of ours. A run publishes before it gives the destination
         up, so there is no moment at which this could miss it.
         """
-        name = manifest_name(self._plan.revision)
-        try:
-            await self._store.info(name)
-        except NotFound:
+        if not await self.is_published():
             return
         await self._store.delete(PLAN_NAME)
         self._refusal = ConfigError(
-            f"another conversion published {name} at {self._store.url} in the meantime; choose"
-            " another destination"
+            f"another conversion published {manifest_name(self._plan.revision)} at"
+            f" {self._store.url} in the meantime; choose another destination"
         )
         raise self._refusal
+
+    async def is_published(self) -> bool:
+        """Tell whether the revision that this plan makes is there, whoever made it."""
+        try:
+            await self._store.info(manifest_name(self._plan.revision))
+        except NotFound:
+            return False
+        return True
 
     async def require_own(self) -> None:
         """Check that the destination is still that of this plan.
@@ -178,6 +183,34 @@ class Journal:
 
         await for_each(candidates, look, at_once=_IN_FLIGHT)
         return found
+
+    async def end(self) -> tuple[str, ...]:
+        """Remove what is needed only until a data set is published; returns warnings.
+
+        Besides the journal these are uploads of its shards: runs that were killed have left them,
+        and so does a server whose answer to their beginning got lost. A run of the same plan
+        that is still at work has lost already.
+        """
+        warnings = []
+        try:
+            await self._discard_uploads()
+        except StorageError as error:
+            # Not everybody who may write may list uploads.
+            warnings.append(
+                f"uploads that broken runs may have left were not removed ({error}); have the"
+                " bucket drop unfinished uploads by itself"
+            )
+        await self.remove()
+        return tuple(warnings)
+
+    async def _discard_uploads(self) -> None:
+        shards = frozenset(self._plan.shards)
+        left = [
+            write
+            async for write in self._store.unfinished()
+            if write.upload_id is not None and write.key in shards
+        ]
+        await for_each(left, self._store.discard, at_once=_IN_FLIGHT)
 
     async def remove(self) -> None:
         """Remove the journal: entries first, so that what is left always has its plan."""

@@ -93,6 +93,8 @@ class ConvertReport:
         resumed_shards: shards that an earlier run had stored.
         revision: of the data set, 1 for a new one.
         total_samples: samples of the data set, with those of earlier revisions.
+        requests: to the destination, repeated ones included.
+        retries: requests to the destination that were repeated.
     """
 
     url: str
@@ -110,6 +112,8 @@ class ConvertReport:
     resumed_shards: int = 0
     revision: int = 1
     total_samples: int = 0
+    requests: int = 0
+    retries: int = 0
 
     def to_json(self) -> dict[str, Any]:
         """Return the report as JSON values; of ``rejected`` the first 1,000."""
@@ -129,6 +133,8 @@ class ConvertReport:
             "resumed_shards": self.resumed_shards,
             "revision": self.revision,
             "total_samples": self.total_samples,
+            "requests": self.requests,
+            "retries": self.retries,
         }
 
 

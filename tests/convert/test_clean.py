@@ -6,13 +6,14 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from storage_backends import open_store
+from storage_backends import AccessDenied, UnfinishedWrite, open_store
+from storage_backends.s3 import S3Store
 from streamloader.convert import append, clean, convert, describe, verify
 from streamloader.errors import ConfigError
 from streamloader.fetch import LoopThread
@@ -94,17 +95,10 @@ def test_a_folder_that_is_not_there_has_nothing(tmp_path: Path) -> None:
     assert clean(tmp_path / "nothing").rests == ()
 
 
-@pytest.mark.s3
-def test_unfinished_uploads_of_ours_are_aborted_and_others_stay(
-    class_tree: Path, tmp_path: Path, s3_bucket: Any, jpeg: Callable[..., bytes]
-) -> None:
-    for number in range(14):
-        (class_tree / "ant" / f"big{number}.jpg").write_bytes(jpeg(number, 1600, 1200))
-    url, storage = f"{s3_bucket.url}/set", s3_bucket.storage_options
-    options = {"storage_options": {**storage, "part_bytes": 5 << 20}, "jobs": 1}
-    killed("convert", class_tree, url, 9, **options)
+def uploads(url: str, storage: dict[str, Any], *, begin: str | None = None) -> list[str]:
+    """Keys of the uploads that have not ended, after one more was begun."""
 
-    async def uploads(*, begin: str | None = None) -> list[str]:
+    async def keys() -> list[str]:
         async with open_store(url, **storage) as store:
             if begin is not None:
                 writer = store.open_writer(begin)
@@ -114,11 +108,58 @@ def test_unfinished_uploads_of_ours_are_aborted_and_others_stay(
             return [write.key async for write in store.unfinished()]
 
     with LoopThread("test-loop") as loop:
-        assert "00000.dts" in loop.run(uploads())
-        loop.run(uploads(begin="of-others.bin"))
-        report = clean(url, storage_options=storage)
-        assert any(rest.write is not None for rest in report.rests)
-        assert loop.run(uploads()) == ["of-others.bin"]
-    done = convert(class_tree, url, storage_options=storage)
+        return loop.run(keys())
+
+
+@pytest.fixture
+def large_tree(class_tree: Path, jpeg: Callable[..., bytes]) -> Path:
+    """Class folders whose one shard is sent in several parts."""
+    for number in range(14):
+        (class_tree / "ant" / f"big{number}.jpg").write_bytes(jpeg(number, 1600, 1200))
+    return class_tree
+
+
+@pytest.mark.s3
+def test_unfinished_uploads_of_ours_are_aborted_and_others_stay(
+    large_tree: Path, s3_bucket: Any
+) -> None:
+    url, storage = f"{s3_bucket.url}/set", s3_bucket.storage_options
+    options = {"storage_options": {**storage, "part_bytes": 5 << 20}, "jobs": 1}
+    killed("convert", large_tree, url, 9, **options)
+    assert "00000.dts" in uploads(url, storage)
+    uploads(url, storage, begin="of-others.bin")
+    report = clean(url, storage_options=storage)
+    assert any(rest.write is not None for rest in report.rests)
+    assert uploads(url, storage) == ["of-others.bin"]
+    done = convert(large_tree, url, storage_options=storage)
     assert done.samples == 74
     assert describe(url, storage_options=storage).manifest.num_samples == 74
+
+
+@pytest.mark.s3
+def test_a_run_that_goes_on_leaves_no_upload_of_the_one_that_was_killed(
+    large_tree: Path, s3_bucket: Any
+) -> None:
+    url, storage = f"{s3_bucket.url}/set", s3_bucket.storage_options
+    options = {"storage_options": {**storage, "part_bytes": 5 << 20}, "jobs": 1}
+    killed("convert", large_tree, url, 9, **options)
+    assert "00000.dts" in uploads(url, storage, begin="of-others.dts")
+    convert(large_tree, url, resume=True, **options)
+    assert uploads(url, storage) == ["of-others.dts"]
+
+
+@pytest.mark.s3
+def test_uploads_that_may_not_be_listed_are_a_warning(
+    class_tree: Path, s3_bucket: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def refused(self: S3Store) -> AsyncIterator[UnfinishedWrite]:
+        raise AccessDenied("no permission to list uploads", url=self.url, status=403)
+        yield
+
+    monkeypatch.setattr(S3Store, "unfinished", refused)
+    storage = s3_bucket.storage_options
+    report = convert(class_tree, f"{s3_bucket.url}/set", storage_options=storage)
+    assert report.samples == 60
+    assert len(report.warnings) == 1
+    assert "no permission to list uploads" in report.warnings[0]
+    assert verify(f"{s3_bucket.url}/set", storage_options=storage).ok

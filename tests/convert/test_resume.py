@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import signal
@@ -19,6 +20,7 @@ from streamloader.convert import ConvertReport, convert, describe, verify
 from streamloader.convert.journal import Journal
 from streamloader.convert.pipeline import Pipeline, ShardResult
 from streamloader.convert.plan import ShardPlan
+from streamloader.convert.upload import ShardUpload
 from streamloader.errors import ConfigError
 
 Contents = Callable[[Path], dict[str, bytes]]
@@ -273,6 +275,31 @@ def test_two_runs_at_once_into_one_bucket(class_tree: Path, s3_bucket: Any) -> N
     reports, errors = race(class_tree, url, [options, options])
     assert (len(reports), len(errors)) == (1, 1), errors
     assert verify(url, sha256=True, **options).ok
+
+
+@pytest.mark.s3
+def test_a_run_whose_upload_the_winner_removed_says_so(
+    class_tree: Path, s3_bucket: Any, jpeg: Callable[..., bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for number in range(14):
+        (class_tree / "ant" / f"big{number}.jpg").write_bytes(jpeg(number, 1600, 1200))
+    url = f"{s3_bucket.url}/set"
+    storage = {**s3_bucket.storage_options, "part_bytes": 5 << 20}
+    options: dict[str, Any] = {"storage_options": storage, "jobs": 1}
+    real, flushes = ShardUpload.flush, 0
+
+    async def flush(self: ShardUpload) -> None:
+        nonlocal flushes
+        await real(self)
+        flushes += 1
+        if flushes == 9:
+            monkeypatch.setattr(ShardUpload, "flush", real)
+            await asyncio.to_thread(convert, class_tree, url, **options)
+
+    monkeypatch.setattr(ShardUpload, "flush", flush)
+    with pytest.raises(ConfigError, match="another run of the same conversion published"):
+        convert(class_tree, url, **options)
+    assert verify(url, sha256=True, storage_options=storage).ok
 
 
 def test_a_run_that_ended_since_the_first_look_is_not_written_over(

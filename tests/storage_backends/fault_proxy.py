@@ -87,6 +87,16 @@ class SlowStart:
 
 
 @dataclass(frozen=True, slots=True)
+class RefuseBody:
+    """Resets the connection once ``after_bytes`` of the request's body, or all of it, came in.
+
+    The server does not see the request.
+    """
+
+    after_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
 class IgnoreRange:
     """Asks the server for the whole object, whatever the client asked for."""
 
@@ -100,7 +110,9 @@ class Seen:
     headers: dict[str, str]
 
 
-Fault = Answer | Break | Stall | Rewrite | After | Drip | Flip | SlowStart | IgnoreRange
+Fault = (
+    Answer | Break | Stall | Rewrite | After | Drip | Flip | SlowStart | RefuseBody | IgnoreRange
+)
 
 
 class FaultProxy:
@@ -187,7 +199,12 @@ class FaultProxy:
             fault = self._faults.popleft() if self._faults else None
         if headers.get("expect", "").lower() == "100-continue":
             writer.write(b"HTTP/1.1 100 Continue" + _END)
-        body = await reader.readexactly(int(headers.get("content-length", 0)))
+        body_bytes = int(headers.get("content-length", 0))
+        if isinstance(fault, RefuseBody):
+            await reader.readexactly(min(fault.after_bytes, body_bytes))
+            _reset(writer)
+            return False
+        body = await reader.readexactly(body_bytes)
         if isinstance(fault, Answer):
             writer.write(_answer(fault, with_body=method != "HEAD"))
             await writer.drain()
@@ -226,10 +243,7 @@ class FaultProxy:
             await reader.read(1)
             self.stalls_ended.set()
         elif fault.reset:
-            linger = struct.pack("ii", 1, 0)
-            connection = writer.get_extra_info("socket")
-            connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, linger)
-            writer.transport.abort()
+            _reset(writer)
         return False
 
     async def _ask(self, head: bytes, body: bytes, method: str) -> tuple[bytes, bytes]:
@@ -247,6 +261,13 @@ class FaultProxy:
             return answer, await reader.readexactly(length)
         finally:
             writer.close()
+
+
+def _reset(writer: asyncio.StreamWriter) -> None:
+    """Ends the connection with a reset instead of an end of file."""
+    connection = writer.get_extra_info("socket")
+    connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    writer.transport.abort()
 
 
 async def _send_slowly(

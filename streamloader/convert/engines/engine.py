@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Self
+from typing import Self
 
-from storage_backends import Store
+from streamloader.convert.destination import Destination
 from streamloader.convert.journal import Journal
 from streamloader.convert.pipeline import ShardResult, StoringOptions
 from streamloader.convert.plan import ShardPlan
 from streamloader.convert.sources import Source
 from streamloader.convert.tally import Tally
-from streamloader.fetch import LoopThread
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,21 +23,15 @@ class Job:
         source: whose samples are stored.
         shards: those that are still to be stored.
         options: how samples become records.
-        url: destination.
-        storage_options: options of ``open_store`` for it.
-        store: the destination, entered in ``loop``.
-        loop: where ``store`` and ``journal`` are used.
-        journal: where shards that are complete are noted.
+        destination: where they are stored.
+        journal: where shards that are complete are noted; of the destination.
         tally: counts samples and rejects, and may end the work.
     """
 
     source: Source
     shards: Sequence[ShardPlan]
     options: StoringOptions
-    url: str
-    storage_options: Mapping[str, Any]
-    store: Store
-    loop: LoopThread
+    destination: Destination
     journal: Journal
     tally: Tally
 

@@ -28,7 +28,7 @@ class LocalEngine(Engine):
 
     def run(self, job: Job) -> list[ShardResult]:
         with job.source.reading() as read, conversion_threads(self._num_threads) as threads:
-            return job.loop.run(_store_shards(job, read, threads))
+            return job.destination.loop.run(_store_shards(job, read, threads))
 
 
 async def _store_shards(job: Job, read: ReadSamples, threads: Threads) -> list[ShardResult]:
@@ -41,7 +41,7 @@ async def _store_shards(job: Job, read: ReadSamples, threads: Threads) -> list[S
         )
 
     pipeline = Pipeline(
-        job.store,
+        job.destination.store,
         job.source.listing,
         read,
         job.options,

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from storage_backends import open_store
+from streamloader.convert.destination import open_destination
 from streamloader.convert.engines.engine import Engine, Job
 from streamloader.convert.journal import write_entry
 from streamloader.convert.pipeline import (
@@ -24,7 +24,6 @@ from streamloader.convert.pipeline import (
 from streamloader.convert.plan import ShardPlan
 from streamloader.convert.sources import Source
 from streamloader.errors import ConfigError
-from streamloader.fetch import LoopThread
 
 #: How often a shard is begun again after the worker that made it was lost.
 _MAX_RETRIES = 5
@@ -40,6 +39,10 @@ class _Target:
     url: str
     storage_options: Mapping[str, Any]
     num_threads: int
+
+
+_Done = tuple[ShardResult, dict[str, int]]
+"""A shard, and what was counted at the destination while it was stored."""
 
 
 class RayEngine(Engine):
@@ -66,7 +69,7 @@ class RayEngine(Engine):
         if started_here:
             ray.init(log_to_driver=False, include_dashboard=False, configure_logging=False)
         try:
-            job.loop.run(job.journal.begin())
+            job.destination.loop.run(job.journal.begin())
             return self._run(job)
         finally:
             if started_here:
@@ -78,7 +81,7 @@ class RayEngine(Engine):
         threads = max(1, min(self._num_threads, cpus))
         task = ray.remote(num_cpus=threads, max_retries=_MAX_RETRIES)(_store_shard)
         source = ray.put(job.source)
-        target = _Target(job.options, job.url, job.storage_options, threads)
+        target = _Target(job.options, job.destination.url, job.destination.options, threads)
         at_once = max(1, cpus // threads) * _TASKS_PER_CPU
         waiting = list(reversed(job.shards))
         running: dict[Any, ShardPlan] = {}
@@ -90,18 +93,20 @@ class RayEngine(Engine):
                     running[task.remote(source, target, plan)] = plan
                 (done, *_), _ = ray.wait(list(running))
                 plan = running.pop(done)
-                result = self._result_of(done)
+                result, counts = self._result_of(done)
                 _count(job, plan, result)
+                for name, value in counts.items():
+                    job.destination.counters.add(name, value)
                 results.append(result)
         finally:
             for reference in running:
                 ray.cancel(reference, force=True)
         return results
 
-    def _result_of(self, reference: Any) -> ShardResult:
+    def _result_of(self, reference: Any) -> _Done:
         """Return the result of a task; its error is the one that it raised, not Ray's."""
         try:
-            result: ShardResult = self._ray.get(reference)
+            result: _Done = self._ray.get(reference)
         except self._ray.exceptions.RayTaskError as error:
             raise error.cause from error
         return result
@@ -126,11 +131,11 @@ def _count(job: Job, plan: ShardPlan, result: ShardResult) -> None:
     )
 
 
-def _store_shard(source: Source, target: _Target, plan: ShardPlan) -> ShardResult:
+def _store_shard(source: Source, target: _Target, plan: ShardPlan) -> _Done:
     """Store one shard; runs in a worker of the cluster."""
     with (
         source.reading() as read,
-        LoopThread("convert-loop") as loop,
+        open_destination(target.url, target.storage_options) as destination,
         conversion_threads(target.num_threads) as threads,
     ):
 
@@ -141,21 +146,20 @@ def _store_shard(source: Source, target: _Target, plan: ShardPlan) -> ShardResul
             """The driver counts whole shards."""
 
         async def store() -> ShardResult:
-            async with open_store(target.url, **target.storage_options) as destination:
-                pipeline = Pipeline(
-                    destination,
-                    source.listing,
-                    read,
-                    target.options,
-                    threads,
-                    begin=begin,
-                    count=count,
-                )
-                try:
-                    result = await pipeline.store_shard(plan)
-                    await write_entry(destination, result)
-                finally:
-                    pipeline.abort()
-                return result
+            pipeline = Pipeline(
+                destination.store,
+                source.listing,
+                read,
+                target.options,
+                threads,
+                begin=begin,
+                count=count,
+            )
+            try:
+                result = await pipeline.store_shard(plan)
+                await write_entry(destination.store, result)
+            finally:
+                pipeline.abort()
+            return result
 
-        return loop.run(store())
+        return destination.loop.run(store()), destination.counters.counts()
