@@ -78,7 +78,8 @@ def convert(
             source; or several of one kind, which are joined.
         dest: a path or ``s3://bucket/prefix``; must hold no data set; buckets are never made.
         source_kind: one of ``SOURCE_KINDS``; ``"auto"`` goes by what is there.
-        labels: a CSV, JSONL or Parquet file with a row of fields for each picture of the folder.
+        labels: a CSV, JSONL or Parquet file with a row of fields for each picture of the folder;
+            a path, or a URL that is opened with the options of ``src``.
         keep_classes: names of the classes whose samples are stored; None stores all.
         keep_keys: keys of the samples that are stored; None stores all.
         split: the only split of the source to store, then without splits.

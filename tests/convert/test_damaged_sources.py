@@ -59,6 +59,7 @@ def read_all(folder: Path, kind: str) -> int:
     [
         ("mds", "mds"),
         ("mds-zstd", "mds"),
+        ("mds-lists", "mds"),
         ("webdataset", "webdataset"),
         ("hugging-face", "parquet"),
         ("hugging-face", "arrow"),

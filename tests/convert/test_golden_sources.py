@@ -62,6 +62,23 @@ def test_mds(tmp_path: Path, name: str) -> None:
     assert fields["small"] == ("u1", ())
 
 
+def test_mds_lists_of_pictures(tmp_path: Path) -> None:
+    records = converted(GOLDEN / "mds-lists", tmp_path / "out")
+    for number, record in enumerate(records):
+        pictures = build.views(number)
+        assert [record[f"views_{n}"] for n in range(3)] == pictures
+        for place in range(2):
+            np.testing.assert_array_equal(
+                pixels(record[f"pixels_{place}"]), pixels(pictures[place])
+            )
+        for place in range(3):
+            grey = np.asarray(Image.open(io.BytesIO(pictures[place])).convert("L"))
+            np.testing.assert_array_equal(pixels(record[f"masks_{place}"]), grey)
+        assert pixels(record["frames_0"]).shape == (8, 12, 3)
+        assert record["label"] == number % 3
+        assert len(record) == 2 + 1 + 3 + 3 + 1
+
+
 def test_webdataset(tmp_path: Path) -> None:
     records = converted(GOLDEN / "webdataset", tmp_path / "out")
     for number, (record, wanted) in enumerate(zip(records, EXPECTED, strict=True)):
@@ -76,14 +93,21 @@ def test_webdataset(tmp_path: Path) -> None:
 
 
 @pytest.mark.s3
-@pytest.mark.parametrize("name", ["mds", "mds-zstd", "webdataset"])
+@pytest.mark.parametrize(
+    "name", ["mds", "mds-zstd", "mds-lists", "webdataset", "hugging-face/saved", "parquet"]
+)
 def test_from_a_bucket_as_from_a_folder(
     tmp_path: Path, s3_bucket: Any, upload: Callable[..., None], name: str
 ) -> None:
     if name == "mds-zstd":
         pytest.importorskip("zstandard")
-    upload(GOLDEN / name, f"{s3_bucket.url}/source", s3_bucket.storage_options)
-    local = convert(GOLDEN / name, tmp_path / "local")
+    source = GOLDEN / name
+    if name == "parquet":
+        source = tmp_path / "parquet"
+        source.mkdir()
+        shutil.copy(GOLDEN / "hugging-face" / "train-00000-of-00001.parquet", source)
+    upload(source, f"{s3_bucket.url}/source", s3_bucket.storage_options)
+    local = convert(source, tmp_path / "local")
     remote = convert(
         f"{s3_bucket.url}/source", tmp_path / "remote", source_options=s3_bucket.storage_options
     )

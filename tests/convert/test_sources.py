@@ -176,6 +176,43 @@ def test_a_table_gives_fields_to_the_pictures(
     assert len(reasons) == 42
 
 
+@pytest.mark.s3
+@pytest.mark.parametrize("ending", ["csv", "jsonl", "parquet"])
+def test_a_table_in_a_bucket_gives_what_it_gives_on_disk(
+    class_tree: Path, tmp_path: Path, s3_bucket: Any, upload: Upload, ending: str
+) -> None:
+    table = tmp_path / "table" / f"labels.{ending}"
+    table.parent.mkdir()
+    if ending == "csv":
+        table.write_text("path,caption\nant/00.jpg,h\u00e9\nbee/01.jpg,b\n")
+    elif ending == "jsonl":
+        rows = [{"path": "ant/00.jpg", "box": [1, 2]}, {"path": "bee/01.jpg", "box": []}]
+        table.write_text("\n".join(map(json.dumps, rows)))
+    else:
+        arrow = pytest.importorskip("pyarrow")
+        import pyarrow.parquet
+
+        pyarrow.parquet.write_table(arrow.table({"path": ["ant/00.jpg"], "n": [3]}), table)
+    local = convert(class_tree, tmp_path / "local", labels=table)
+    storage = s3_bucket.storage_options
+    upload(table.parent, f"{s3_bucket.url}/tables", storage)
+    upload(class_tree, f"{s3_bucket.url}/p", storage)
+    remote = convert(
+        f"{s3_bucket.url}/p",
+        tmp_path / "remote",
+        labels=f"{s3_bucket.url}/tables/{table.name}",
+        source_options=storage,
+    )
+    assert remote.fingerprint == local.fingerprint
+    with pytest.raises(ConfigError, match="is not there"):
+        convert(
+            f"{s3_bucket.url}/p",
+            tmp_path / "none",
+            labels=f"{s3_bucket.url}/tables/no.csv",
+            source_options=storage,
+        )
+
+
 @pytest.mark.parametrize(
     ("text", "message"),
     [
@@ -337,7 +374,6 @@ def write_mds(folder: Path, columns: dict[str, str], samples: list[bytes]) -> No
     [
         ("pkl", "pickles"),
         ("ndarray", "type differs"),
-        ("list[jpeg]", "encoding"),
         ("new", "encoding"),
     ],
 )
@@ -355,6 +391,35 @@ def test_a_sample_whose_sizes_do_not_add_up_is_rejected(tmp_path: Path) -> None:
         "shard.00000.mds/1",
         "shard.00000.mds/2",
     ]
+
+
+def mds_list(*pictures: bytes) -> bytes:
+    sizes = np.array(list(map(len, pictures)), "<u4").tobytes()
+    data = struct.pack("<II", 0, len(pictures)) + sizes + b"".join(pictures)
+    return struct.pack("<I", len(data)) + data
+
+
+def test_a_list_of_another_length_is_rejected(tmp_path: Path, jpeg: Jpeg) -> None:
+    samples = [mds_list(jpeg(n), jpeg(n + 50)) for n in range(9)]
+    samples.append(mds_list(jpeg(0)))
+    samples.append(mds_list(jpeg(0), jpeg(1))[:-3] + b"\0\0\0")
+    write_mds(tmp_path / "s", {"a": "list[jpeg]"}, samples)
+    report = convert(tmp_path / "s", tmp_path / "out")
+    assert report.samples == 9
+    reasons = {reject.path: reject.reason for reject in report.rejected}
+    assert reasons["shard.00000.mds/9"] == "a: 1 pictures, others have 2"
+    assert "shard.00000.mds/10" in reasons
+    assert records(tmp_path / "out")["shard.00000.mds/4"] == {"a_0": jpeg(4), "a_1": jpeg(54)}
+
+
+@pytest.mark.parametrize("counts", [(1, 2), (0, 0)])
+def test_lists_that_are_no_fields_are_refused(
+    tmp_path: Path, jpeg: Jpeg, counts: tuple[int, int]
+) -> None:
+    samples = [mds_list(*(jpeg(n) for n in range(count))) for count in counts]
+    write_mds(tmp_path / "s", {"a": "list[jpeg]"}, samples)
+    with pytest.raises(ConfigError, match="the same number"):
+        convert(tmp_path / "s", tmp_path / "out")
 
 
 @pytest.mark.parametrize("damage", ["missing", "cut", "offsets", "index"])

@@ -10,7 +10,7 @@ from typing import Any
 from storage_backends import NotFound, open_store
 from streamloader.convert.report import utf8_name
 from streamloader.convert.sources.folder_scan import SPLIT_NAMES
-from streamloader.convert.sources.places import Bucket, Folder, Place, open_place
+from streamloader.convert.sources.places import Bucket, Folder, Place, is_in_bucket, open_place
 from streamloader.dts import POINTER_NAME
 from streamloader.errors import ConfigError
 from streamloader.fetch import LoopThread
@@ -56,8 +56,7 @@ def detect(path: str, kind: str, options: Mapping[str, Any]) -> Detected:
         ConfigError: a file of an unknown kind.
         StorageError: the bucket cannot be read.
     """
-    in_bucket = "://" in path and not path.lower().startswith("file://")
-    is_object = in_bucket and _suffix_kind(path) is not None
+    is_object = is_in_bucket(path) and _suffix_kind(path) is not None
     place = open_place(path, options, is_object=is_object)
     if kind != "auto":
         return Detected(kind, place)

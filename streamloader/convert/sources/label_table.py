@@ -3,13 +3,21 @@
 from __future__ import annotations
 
 import csv
+import io
 import json
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from storage_backends import NotFound
 from streamloader.convert.report import utf8_name
+from streamloader.convert.sources.places import (
+    FileRange,
+    is_in_bucket,
+    open_place,
+    require_bytes,
+)
 from streamloader.dts import Field
 from streamloader.errors import ConfigError
 
@@ -38,18 +46,26 @@ class LabelTable:
     repeated: frozenset[str]
 
 
-def read_table(path: str | os.PathLike[str]) -> LabelTable:
+def read_table(
+    path: str | os.PathLike[str], options: Mapping[str, Any] | None = None
+) -> LabelTable:
     """Read a table whole.
+
+    Args:
+        path: a path, or the URL of an object.
+        options: of ``open_store``, for a table in a bucket.
 
     A column is of whole numbers, of numbers, of texts or, in JSONL and Parquet, of JSON: the
     first of these that all its values are. The texts of a column ``label`` are class names.
 
     Raises:
         ConfigError: it cannot be read, has no column of paths, or rows lack columns.
+        StorageError: the bucket cannot be read.
     """
     name = utf8_name(os.fspath(path))
+    read_rows = _reader(name)
     try:
-        rows = _reader(name)(os.fspath(path))
+        rows = read_rows(_content(os.fspath(path), options or {}))
     except OSError as error:
         raise ConfigError(f"the table {name} cannot be read: {error.strerror}") from error
     except (csv.Error, ValueError) as error:
@@ -128,7 +144,21 @@ def _is_decimal(text: str) -> bool:
     return any(character.isdigit() for character in text)
 
 
-def _reader(name: str) -> Callable[[str], list[Row]]:
+def _content(path: str, options: Mapping[str, Any]) -> bytes:
+    if not is_in_bucket(path):
+        with open(path, "rb") as local:
+            return local.read()
+    place = open_place(path, options, is_object=True)
+    try:
+        (file,) = place.list_files()
+    except NotFound as error:
+        raise ConfigError(f"the table {utf8_name(path)} is not there: {error}") from error
+    with place.reading() as read:
+        (data,) = read([FileRange.whole(file)])
+        return require_bytes(data, place, file)
+
+
+def _reader(name: str) -> Callable[[bytes], list[Row]]:
     ending = os.path.splitext(name)[1].lower()
     readers = {
         ".csv": _read_csv,
@@ -142,40 +172,39 @@ def _reader(name: str) -> Callable[[str], list[Row]]:
     return readers[ending]
 
 
-def _read_csv(path: str, delimiter: str = ",") -> list[Row]:
+def _read_csv(data: bytes, delimiter: str = ",") -> list[Row]:
     csv.field_size_limit(_MAX_FIELD_CHARS)
-    with open(path, encoding="utf-8-sig", newline="") as file:
-        rows: list[Row] = []
-        for row in csv.DictReader(file, delimiter=delimiter, strict=True):
-            if None in row:
-                raise ValueError(f"row {len(rows) + 1} has more values than there are columns")
-            rows.append(row)
-        return rows
-
-
-def _read_tsv(path: str) -> list[Row]:
-    return _read_csv(path, "\t")
-
-
-def _read_jsonl(path: str) -> list[Row]:
+    text = io.TextIOWrapper(io.BytesIO(data), encoding="utf-8-sig", newline="")
     rows: list[Row] = []
-    with open(path, encoding="utf-8") as file:
-        for number, line in enumerate(file, start=1):
-            if not line.strip():
-                continue
-            row = json.loads(line)
-            if not isinstance(row, dict):
-                raise ValueError(f"line {number} is no JSON object")
-            rows.append(row)
+    for row in csv.DictReader(text, delimiter=delimiter, strict=True):
+        if None in row:
+            raise ValueError(f"row {len(rows) + 1} has more values than there are columns")
+        rows.append(row)
     return rows
 
 
-def _read_parquet(path: str) -> list[Row]:
+def _read_tsv(data: bytes) -> list[Row]:
+    return _read_csv(data, "\t")
+
+
+def _read_jsonl(data: bytes) -> list[Row]:
+    rows: list[Row] = []
+    for number, line in enumerate(io.BytesIO(data), start=1):
+        if not line.strip():
+            continue
+        row = json.loads(line)
+        if not isinstance(row, dict):
+            raise ValueError(f"line {number} is no JSON object")
+        rows.append(row)
+    return rows
+
+
+def _read_parquet(data: bytes) -> list[Row]:
     from streamloader.convert.sources.arrow_columns import pyarrow
 
     arrow = pyarrow()
     try:
-        rows: list[Row] = arrow.parquet.read_table(path).to_pylist()
+        rows: list[Row] = arrow.parquet.read_table(arrow.BufferReader(data)).to_pylist()
     except arrow.ArrowException as error:
         raise ValueError(str(error).splitlines()[0]) from error
     return rows

@@ -42,16 +42,27 @@ class LabelledFolder(Source):
     rows: tuple[tuple[Mapping[str, Any], ...], ...]
 
     @classmethod
-    def scan(cls, place: Place, table_path: str | os.PathLike[str]) -> LabelledFolder:
+    def scan(
+        cls,
+        place: Place,
+        table_path: str | os.PathLike[str],
+        options: Mapping[str, Any] | None = None,
+    ) -> LabelledFolder:
         """List the files and read the table.
 
         A picture without a row, or with several, is rejected, and so is a row without a picture.
         Folders are no classes here: the table says what a picture is.
 
+        Args:
+            place: where the files are.
+            table_path: path or URL of the table.
+            options: of ``open_store``, for a table in a bucket.
+
         Raises:
             ConfigError: a folder or table that cannot be read, or no picture with a row.
+            StorageError: a bucket cannot be read.
         """
-        table = read_table(table_path)
+        table = read_table(table_path, options)
         layout = read_layout(place, mixed=True)
         if any(field.name == IMAGE.name for field in table.fields):
             raise ConfigError("the table has a column named image besides that of the paths")

@@ -1,17 +1,13 @@
 """MDS, the shards of MosaicML Streaming, read without the library.
 
-Layout of a shard (https://docs.mosaicml.com/projects/streaming, "dataset format"): u32 number of
-samples, u32 offset of each and of the end, then JSON, then the samples: the u32 size of every
-column of variable length, then the columns, all in the order of ``column_names``.
+A sample is the u32 size of every column of variable length, then the columns, all in the order of
+``column_names``.
 """
 
 from __future__ import annotations
 
-import json
 import struct
-import threading
-from collections import OrderedDict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -19,53 +15,26 @@ from typing import Any
 import numpy as np
 
 from streamloader.convert.report import Rejected, utf8_name
-from streamloader.convert.sources.mds_columns import MdsColumn, parse_column
-from streamloader.convert.sources.places import (
-    FileRange,
-    Place,
-    ReadRanges,
-    SourceFile,
-    Unreadable,
-    require_bytes,
+from streamloader.convert.sources.mds_columns import MdsColumn
+from streamloader.convert.sources.mds_shards import (
+    INDEX_NAME,
+    MdsShard,
+    UnpackedShards,
+    read_split,
 )
+from streamloader.convert.sources.places import Place, ReadRanges, Unreadable
 from streamloader.convert.sources.source import (
     Int64Array,
     Listing,
     ReadSamples,
     Record,
     Source,
-    SplitListing,
 )
 from streamloader.convert.sources.split_names import files_by_split
-from streamloader.dts import DEFAULT_LIMITS, Field, require_zstandard
 from streamloader.errors import ConfigError
 
-_INDEX_NAME = "index.json"
-_VERSION = 2
-#: Shards that are compressed as a whole are held unpacked, this many at a time.
-_UNPACKED_HELD = 4
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class _Shard:
-    """A shard.
-
-    Args:
-        file: as stored.
-        raw_bytes: its length unpacked.
-        packed: whether it is compressed.
-        offsets: int64 ``[samples + 1]``, of the samples in the unpacked shard.
-    """
-
-    file: SourceFile
-    raw_bytes: int
-    packed: bool
-    offsets: Int64Array
-
-    def range_of(self, number: int) -> FileRange:
-        """Where a sample is, in a shard that is not packed."""
-        start, end = (int(offset) for offset in self.offsets[number : number + 2])
-        return FileRange(self.file, start, end - start)
+#: Samples that decide how many pictures the lists of a column have.
+_LISTS_LOOKED_AT = 8
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -83,7 +52,7 @@ class MdsSource(Source):
     place: Place
     listing: Listing
     columns: tuple[MdsColumn, ...]
-    shards: tuple[tuple[_Shard, ...], ...]
+    shards: tuple[tuple[MdsShard, ...], ...]
     firsts: tuple[Int64Array, ...]
 
     @classmethod
@@ -95,18 +64,20 @@ class MdsSource(Source):
             StorageError: the bucket cannot be read.
         """
         files = {file.path: file for file in place.list_files()}
-        indexes = files_by_split(place, files.values(), _INDEX_NAME)
+        indexes = files_by_split(place, files.values(), INDEX_NAME)
         with place.reading() as read:
             parts = [
-                _read_split(place, read, files, name, index)
+                read_split(place, read, files, name, index)
                 for name, found in indexes.items()
                 for index in found
             ]
-        columns = parts[0].columns
-        for part in parts:
-            if part.columns != columns:
-                raise ConfigError(f"the splits of {utf8_name(place.url)} have other columns")
-        fields = tuple(Field(column.name, column.type, column.shape) for column in columns)
+            columns = parts[0].columns
+            for part in parts:
+                if part.columns != columns:
+                    raise ConfigError(f"the splits of {utf8_name(place.url)} have other columns")
+            if any(column.is_list for column in columns):
+                columns = _counted(columns, _first_samples(read, parts[0].shards[0]))
+        fields = tuple(field for column in columns for field in column.fields)
         listing = Listing(fields, tuple(part.listing for part in parts))
         shards = tuple(part.shards for part in parts)
         return cls(place, listing, columns, shards, tuple(part.firsts for part in parts))
@@ -114,7 +85,7 @@ class MdsSource(Source):
     @contextmanager
     def reading(self) -> Iterator[ReadSamples]:
         with self.place.reading() as read_ranges:
-            unpacked = _UnpackedShards(read_ranges)
+            unpacked = UnpackedShards(read_ranges)
 
             def read(split: int, places: Sequence[int]) -> Iterator[Record | Rejected]:
                 return self._read(read_ranges, unpacked, split, places)
@@ -124,7 +95,7 @@ class MdsSource(Source):
     def _read(
         self,
         read_ranges: ReadRanges,
-        unpacked: _UnpackedShards,
+        unpacked: UnpackedShards,
         split: int,
         places: Sequence[int],
     ) -> Iterator[Record | Rejected]:
@@ -143,122 +114,64 @@ class MdsSource(Source):
             except ValueError as error:
                 yield Rejected(keys[place], str(error))
 
-    def _locate(self, split: int, place: int) -> tuple[_Shard, int]:
+    def _locate(self, split: int, place: int) -> tuple[MdsShard, int]:
         firsts = self.firsts[split]
         shard = int(np.searchsorted(firsts, place, side="right")) - 1
         return self.shards[split][shard], place - int(firsts[shard])
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class _Split:
-    """One index and what it names."""
+def _first_samples(read: ReadRanges, shard: MdsShard) -> list[bytes]:
+    """Return the samples at the beginning of a shard.
 
-    listing: SplitListing
-    columns: tuple[MdsColumn, ...]
-    shards: tuple[_Shard, ...]
-    firsts: Int64Array
+    Raises:
+        ConfigError: they cannot be read.
+    """
+    unpacked = UnpackedShards(read)
+    numbers = range(min(_LISTS_LOOKED_AT, len(shard.offsets) - 1))
+    found = []
+    for number in numbers:
+        if shard.packed:
+            data = unpacked.sample(shard, number)
+        else:
+            (data,) = read([shard.range_of(number)])
+        if isinstance(data, Unreadable):
+            raise ConfigError(f"{utf8_name(shard.file.path)} {data.reason}")
+        found.append(data)
+    return found
 
 
-def _read_split(
-    place: Place,
-    read: ReadRanges,
-    files: Mapping[str, SourceFile],
-    name: str | None,
-    index: SourceFile,
-) -> _Split:
-    (data,) = read([FileRange.whole(index)])
-    folder = index.path.removesuffix(_INDEX_NAME)
+def _counted(columns: Sequence[MdsColumn], samples: Sequence[bytes]) -> tuple[MdsColumn, ...]:
+    """Return the columns, those of lists with the number of pictures that the samples have.
+
+    Raises:
+        ConfigError: the samples differ in it, or are damaged.
+    """
+    counts: dict[str, set[int]] = {column.name: set() for column in columns if column.is_list}
     try:
-        value = json.loads(require_bytes(data, place, index))
-        entries = list(value["shards"])
-        if value["version"] != _VERSION or not entries:
-            raise ConfigError(
-                f"{utf8_name(index.path)} is of version {value['version']!r} or empty; read are"
-                f" data sets of version {_VERSION} with at least one shard"
-            )
-        columns = _columns(entries)
-        shards = tuple(_read_shard(place, read, files, folder, entry) for entry in entries)
-    except ConfigError:
-        raise
-    except (KeyError, TypeError, AttributeError, ValueError, RecursionError) as error:
-        raise ConfigError(
-            f"{utf8_name(index.path)} of {utf8_name(place.url)} is no index of MDS shards:"
-            f" {type(error).__name__} {error}"
-        ) from error
-    counts = [len(shard.offsets) - 1 for shard in shards]
-    keys = [
-        f"{shard.file.path}/{n}"
-        for shard, count in zip(shards, counts, strict=True)
-        for n in range(count)
-    ]
-    sizes = np.concatenate([np.diff(shard.offsets) for shard in shards])
-    packed = any(shard.packed for shard in shards)
-    firsts = np.concatenate([[0], np.cumsum(counts)[:-1]]).astype(np.int64)
-    # Packed shards are unpacked as a whole, so their samples are best read together.
-    listing = SplitListing(name, keys, sizes, groups=np.unique(firsts) if packed else None)
-    return _Split(listing, columns, shards, firsts)
-
-
-def _columns(entries: Sequence[Mapping[str, Any]]) -> tuple[MdsColumn, ...]:
-    def described(entry: Mapping[str, Any]) -> list[tuple[str, str, int | None]]:
-        if entry["format"] != "mds":
-            raise ConfigError(f"shards of format {entry['format']!r} are not read, only MDS")
-        names, encodings = entry["column_names"], entry["column_encodings"]
-        return list(zip(names, encodings, entry["column_sizes"], strict=True))
-
-    first = described(entries[0])
-    for entry in entries:
-        if described(entry) != first:
-            raise ConfigError("the shards of the MDS data set have different columns")
-    return tuple(parse_column(name, encoding, size) for name, encoding, size in first)
-
-
-def _read_shard(
-    place: Place,
-    read: ReadRanges,
-    files: Mapping[str, SourceFile],
-    folder: str,
-    entry: Mapping[str, Any],
-) -> _Shard:
-    samples, raw = int(entry["samples"]), entry["raw_data"]
-    raw_file = files.get(folder + raw["basename"])
-    zipped = entry["zip_data"]
-    packed = raw_file is None and zipped is not None
-    stored = zipped if packed else raw
-    name = folder + stored["basename"]
-    file = files.get(name)
-    if file is None:
-        raise ConfigError(f"the index names {utf8_name(name)}, but it is not there")
-    stated = int(stored["bytes"])
-    if file.size != stated:
-        raise ConfigError(
-            f"{utf8_name(name)} has {file.size} bytes, its index says {stated}: it is damaged"
-        )
-    head_bytes = 4 * (samples + 2)
-    if packed:
-        _require_zstd(str(entry["compression"]), name)
-        (data,) = read([FileRange.whole(file)])
-        head = _unpack(require_bytes(data, place, file), int(raw["bytes"]))[:head_bytes]
-    else:
-        (data,) = read([FileRange(file, 0, min(head_bytes, file.size))])
-        head = require_bytes(data, place, file)
-    return _Shard(file, int(raw["bytes"]), packed, _offsets(head, samples, int(raw["bytes"]), name))
-
-
-def _offsets(head: bytes, samples: int, raw_bytes: int, name: str) -> Int64Array:
-    if len(head) == 4 * (samples + 2) and struct.unpack_from("<I", head)[0] == samples:
-        offsets = np.frombuffer(head, "<u4", samples + 1, 4).astype(np.int64)
-        if (
-            offsets[0] >= len(head)
-            and offsets[-1] == raw_bytes
-            and bool((np.diff(offsets) >= 0).all())
-        ):
-            return offsets
-    raise ConfigError(f"{utf8_name(name)} is no MDS shard of {samples} samples, or is damaged")
+        for data in samples:
+            for column, value in _stored_values(columns, data):
+                if column.is_list:
+                    counts[column.name].add(len(column.divided(value)))
+    except ValueError as error:
+        raise ConfigError(f"the first samples of the MDS data set are damaged: {error}") from error
+    return tuple(
+        column.counted(counts[column.name]) if column.is_list else column for column in columns
+    )
 
 
 def _record(columns: Sequence[MdsColumn], data: bytes) -> Record:
     """Return the values of a sample. Raises ValueError where its bytes do not add up."""
+    record: dict[str, Any] = {}
+    for column, stored in _stored_values(columns, data):
+        try:
+            record.update(column.values(stored))
+        except (ValueError, struct.error, IndexError) as error:
+            raise ValueError(f"{column.name}: {error}") from error
+    return record
+
+
+def _stored_values(columns: Sequence[MdsColumn], data: bytes) -> Iterator[tuple[MdsColumn, bytes]]:
+    """Yield the bytes of every column. Raises ValueError where they do not add up."""
     at = 0
     sizes = []
     for column in columns:
@@ -271,60 +184,6 @@ def _record(columns: Sequence[MdsColumn], data: bytes) -> Record:
         sizes.append(size)
     if at + sum(sizes) != len(data):
         raise ValueError(f"its columns have {sum(sizes)} bytes, the sample {len(data) - at}")
-    record = {}
     for column, size in zip(columns, sizes, strict=True):
-        try:
-            record[column.name] = column.read(data[at : at + size])
-        except (ValueError, struct.error, IndexError) as error:
-            raise ValueError(f"{column.name}: {error}") from error
+        yield column, data[at : at + size]
         at += size
-    return record
-
-
-class _UnpackedShards:
-    """Shards that are compressed as a whole, the last few used of them unpacked."""
-
-    def __init__(self, read: ReadRanges) -> None:
-        self._read = read
-        self._held: OrderedDict[str, bytes] = OrderedDict()
-        self._lock = threading.Lock()
-
-    def sample(self, shard: _Shard, number: int) -> bytes | Unreadable:
-        """Return the bytes of one sample."""
-        # One at a time, so that threads which need the same shard do not all unpack it.
-        with self._lock:
-            data = self._held.get(shard.file.path)
-            if data is None:
-                (packed,) = self._read([FileRange.whole(shard.file)])
-                if isinstance(packed, Unreadable):
-                    return packed
-                data = _unpack(packed, shard.raw_bytes)
-                self._held[shard.file.path] = data
-                if len(self._held) > _UNPACKED_HELD:
-                    self._held.popitem(last=False)
-            else:
-                self._held.move_to_end(shard.file.path)
-        return data[int(shard.offsets[number]) : int(shard.offsets[number + 1])]
-
-
-def _require_zstd(compression: str, name: str) -> None:
-    if compression.split(":")[0] != "zstd":
-        raise ConfigError(
-            f"{utf8_name(name)} is compressed with {compression}, only zstd is read; unpack the"
-            " shards first"
-        )
-    require_zstandard("an MDS data set compressed with zstd")
-
-
-def _unpack(data: bytes, raw_bytes: int) -> bytes:
-    import zstandard
-
-    if raw_bytes > DEFAULT_LIMITS.raw_bytes:
-        raise ConfigError(f"an MDS shard of {raw_bytes} bytes is too large to be unpacked")
-    try:
-        raw = zstandard.ZstdDecompressor().decompress(data, max_output_size=raw_bytes)
-    except zstandard.ZstdError as error:
-        raise ConfigError(f"an MDS shard cannot be unpacked: {error}") from error
-    if len(raw) != raw_bytes:
-        raise ConfigError(f"an MDS shard has {len(raw)} bytes unpacked, its index says {raw_bytes}")
-    return raw

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import io
+import itertools
 import json
 import math
 import struct
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Any, Self
 
 import numpy as np
 import numpy.typing as npt
 from PIL import Image
 
+from streamloader.dts import Field
 from streamloader.errors import ConfigError
 
 _SCALARS = {
@@ -42,11 +44,12 @@ class MdsColumn:
     """One column.
 
     Args:
-        name: of the column, and of its field.
+        name: of the column, and of its field; those of a list are ``name_0``, ``name_1``, …
         encoding: as the index says.
         size: bytes of each value; None where they differ.
-        type: of the field.
+        type: of the field, or of each field of a list.
         shape: of the field.
+        pictures: of a list, how many every sample has; 0 until that is known.
     """
 
     name: str
@@ -54,9 +57,60 @@ class MdsColumn:
     size: int | None
     type: str
     shape: tuple[int, ...] = ()
+    pictures: int = 0
 
-    def read(self, data: bytes) -> Any:
-        """Return the value of stored bytes. Raises ValueError where they have none."""
+    @property
+    def is_list(self) -> bool:
+        """Whether a value is a list of pictures."""
+        return self.encoding in _LISTS
+
+    @property
+    def fields(self) -> tuple[Field, ...]:
+        """What the column becomes."""
+        if not self.is_list:
+            return (Field(self.name, self.type, self.shape),)
+        return tuple(Field(f"{self.name}_{n}", self.type) for n in range(self.pictures))
+
+    def counted(self, counts: set[int]) -> Self:
+        """Return the column with the number of pictures that its lists have.
+
+        Raises:
+            ConfigError: these are several numbers, or none.
+        """
+        if len(counts) != 1 or not min(counts):
+            raise ConfigError(
+                f"the lists of the column {self.name!r} have"
+                f" {', '.join(map(str, sorted(counts))) or 'no'} pictures; a field holds one, so"
+                " every sample needs the same number; write the lists at one length, or the"
+                " pictures as samples of their own"
+            )
+        return replace(self, pictures=min(counts))
+
+    def values(self, data: bytes) -> dict[str, Any]:
+        """Return the value of each field. Raises ValueError where the bytes have none."""
+        if not self.is_list:
+            return {self.name: self._read(data)}
+        parts = self.divided(data)
+        if len(parts) != self.pictures:
+            raise ValueError(f"{len(parts)} pictures, others have {self.pictures}")
+        read = _READERS[_LISTS[self.encoding]]
+        return {f"{self.name}_{n}": read(part) for n, part in enumerate(parts)}
+
+    def divided(self, data: bytes) -> list[bytes]:
+        """Return the pictures of a list: their number, their sizes, then they themselves."""
+        # Lists proper begin with four bytes that are reserved.
+        start = 4 if self.encoding.startswith("list[") else 0
+        (count,) = struct.unpack_from("<I", data, start)
+        at = start + 4 + 4 * count
+        if at > len(data):
+            raise ValueError(f"{count} pictures do not fit into {len(data)} bytes")
+        sizes = np.frombuffer(data, "<u4", count, start + 4).tolist()
+        if at + sum(sizes) != len(data):
+            raise ValueError(f"its pictures have {sum(sizes)} bytes, the list {len(data) - at}")
+        ends = np.cumsum([at, *sizes]).tolist()
+        return [data[first:last] for first, last in itertools.pairwise(ends)]
+
+    def _read(self, data: bytes) -> Any:
         kind, _, arguments = self.encoding.partition(":")
         if kind == "ndarray":
             return _read_array(data, self.type, self.shape, fixed=arguments.count(":") == 1)
@@ -83,7 +137,9 @@ def parse_column(name: str, encoding: str, size: int | None) -> MdsColumn:
         return MdsColumn(name, encoding, size, _SCALARS[kind])
     if kind in _TYPES and not arguments:
         return MdsColumn(name, encoding, size, _TYPES[kind])
-    known = ", ".join(sorted([*_SCALARS, *_TYPES, "ndarray:<type>"]))
+    if encoding in _LISTS:
+        return MdsColumn(name, encoding, size, "picture")
+    known = ", ".join(sorted([*_SCALARS, *_TYPES, *_LISTS, "ndarray:<type>"]))
     raise ConfigError(f"the column {name!r} has the encoding {encoding!r}; read are {known}")
 
 
@@ -157,6 +213,14 @@ _TYPES = {
     "str_int": "i8",
     "str_float": "f8",
     "str_decimal": "utf8",
+}
+#: The encoding of each picture of a list.
+_LISTS = {
+    "list[jpeg]": "jpeg",
+    "list[png]": "png",
+    "list[pil]": "pil",
+    "jpeg_array": "jpeg",
+    "jpegarray": "jpeg",
 }
 _READERS: dict[str, Read] = {
     "bytes": bytes,

@@ -82,7 +82,7 @@ def _open_one(path: str, choice: SourceChoice, options: Mapping[str, Any]) -> So
     if choice.labels is not None:
         from streamloader.convert.sources.labelled import LabelledFolder
 
-        return LabelledFolder.scan(detect(path, "folder", options).place, choice.labels)
+        return LabelledFolder.scan(detect(path, "folder", options).place, choice.labels, options)
     found = detect(path, choice.kind, options)
     return _OPENERS[found.kind](found.place, options)
 

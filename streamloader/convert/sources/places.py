@@ -185,6 +185,11 @@ async def _read_all(store: Store, ranges: Sequence[FileRange]) -> list[bytes | U
     return await all_or_cancel([read(wanted) for wanted in ranges])
 
 
+def is_in_bucket(path: str) -> bool:
+    """Tell whether a path is the URL of something that is no local file."""
+    return "://" in path and not path.lower().startswith("file://")
+
+
 def open_place(
     path: str, options: Mapping[str, Any] | None = None, *, is_object: bool = False
 ) -> Place:
@@ -195,7 +200,7 @@ def open_place(
         options: of ``open_store``, for buckets.
         is_object: a URL is that of one object, not of a prefix.
     """
-    if "://" in path and not path.lower().startswith("file://"):
+    if is_in_bucket(path):
         if not is_object:
             return Bucket(path, dict(options or {}))
         prefix, _, name = path.rpartition("/")

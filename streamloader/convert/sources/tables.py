@@ -1,11 +1,11 @@
-"""Parquet files, and the Arrow files of Hugging Face ``datasets``."""
+"""Parquet files, and the Arrow files of Hugging Face ``datasets``, in a folder or a bucket."""
 
 from __future__ import annotations
 
-import os
 import threading
 from collections import OrderedDict
 from collections.abc import Iterator, Sequence
+from concurrent.futures import Future
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -13,14 +13,8 @@ from typing import Any
 import numpy as np
 
 from streamloader.convert.report import Rejected, utf8_name
-from streamloader.convert.sources.arrow_columns import (
-    ArrowColumn,
-    columns_of,
-    missing_value,
-    pyarrow,
-    values_of,
-)
-from streamloader.convert.sources.places import Folder, Place
+from streamloader.convert.sources.arrow_columns import ArrowColumn, missing_value, values_of
+from streamloader.convert.sources.places import Place
 from streamloader.convert.sources.source import (
     Int64Array,
     Listing,
@@ -30,93 +24,77 @@ from streamloader.convert.sources.source import (
     SplitListing,
 )
 from streamloader.convert.sources.split_names import files_by_split
+from streamloader.convert.sources.table_files import TABLE_KINDS, Described, RowGroup, TableFiles
 from streamloader.errors import ConfigError
 
-#: Row groups that are held after they were read, since neighbours in a shard share them.
+#: Groups that are held after they were read, since neighbours in a shard share them.
 _HELD_BYTES = 256 << 20
-_Described = tuple[tuple[ArrowColumn, ...], tuple[str, ...]]
-_SUFFIXES = {"parquet": ".parquet", "arrow": ".arrow"}
-
-
-@dataclass(frozen=True, slots=True)
-class _Group:
-    """Rows that are read together: a row group of Parquet, a record batch of Arrow.
-
-    Args:
-        path: of the file.
-        number: of the group in it.
-        rows: how many.
-        bytes: of its columns, unpacked.
-    """
-
-    path: str
-    number: int
-    rows: int
-    bytes: int
+#: Each shard under way needs one: with fewer held, large groups would be read again and again.
+_FEWEST_HELD = 4
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class TableSource(Source):
-    """Rows of tables in a local folder.
+    """Rows of tables.
 
     Args:
-        root: the folder.
+        place: where the files are.
         kind: ``"parquet"`` or ``"arrow"``.
         listing: keys are the file's name and the row in it.
         columns: how each field is read.
         groups: of each split.
     """
 
-    root: str
+    place: Place
     kind: str
     listing: Listing
     columns: tuple[ArrowColumn, ...]
-    groups: tuple[tuple[_Group, ...], ...]
+    groups: tuple[tuple[RowGroup, ...], ...]
 
     @classmethod
     def scan(cls, place: Place, kind: str) -> TableSource:
         """Read the schemas and the metadata of all files.
 
         Raises:
-            ConfigError: tables in a bucket, without pyarrow, of different columns, or damaged.
+            ConfigError: without pyarrow, tables of different columns, or damaged ones.
+            StorageError: the bucket cannot be read.
         """
-        if not isinstance(place, Folder):
-            raise ConfigError(
-                f"Parquet and Arrow files are read from local folders, and {place.url} is none;"
-                " copy them first"
-            )
-        arrow = pyarrow()
-        by_split = files_by_split(place, place.list_files(), _SUFFIXES[kind])
+        files_of = TABLE_KINDS[kind]
+        by_split = files_by_split(place, place.list_files(), files_of.suffix)
         splits, groups = [], []
-        known: _Described | None = None
-        for name, files in by_split.items():
-            own: list[_Group] = []
-            for file in files:
-                described, found = _scan_file(arrow, place.url, file.path, kind)
-                if known is not None and described != known:
-                    raise ConfigError(
-                        f"{utf8_name(file.path)} has other columns than the files before it"
-                    )
-                known = described
-                own += found
-            own = [group for group in own if group.rows]
-            if own:
-                splits.append(_split_listing(name, own))
-                groups.append(tuple(own))
+        known: Described | None = None
+        with place.reading() as read:
+            tables = files_of(place, read)
+            for name, files in by_split.items():
+                own: list[RowGroup] = []
+                for file in files:
+                    described, found = tables.scan(file)
+                    if known is not None and described != known:
+                        raise ConfigError(
+                            f"{utf8_name(file.path)} has other columns than the files before it"
+                        )
+                    known = described
+                    own += found
+                own = [group for group in own if group.rows]
+                if own:
+                    splits.append(_split_listing(name, own))
+                    groups.append(tuple(own))
         if known is None or not splits:
             raise ConfigError(f"the tables of {utf8_name(place.url)} have no rows")
         columns, classes = known
         listing = Listing(tuple(c.field for c in columns), tuple(splits), classes)
-        return cls(place.url, kind, listing, columns, tuple(groups))
+        return cls(place, kind, listing, columns, tuple(groups))
 
     @contextmanager
     def reading(self) -> Iterator[ReadSamples]:
-        held = _HeldGroups(self.root, self.kind, [column.name for column in self.columns])
+        with self.place.reading() as read_ranges:
+            names = [column.name for column in self.columns]
+            held = _HeldGroups(TABLE_KINDS[self.kind](self.place, read_ranges), names)
 
-        def read(split: int, places: Sequence[int]) -> Iterator[Record | Rejected]:
-            return self._read(held, split, places)
+            def read(split: int, places: Sequence[int]) -> Iterator[Record | Rejected]:
+                return self._read(held, split, places)
 
-        yield read
+            yield read
 
     def _read(
         self, held: _HeldGroups, split: int, places: Sequence[int]
@@ -143,46 +121,15 @@ class TableSource(Source):
         return {c.field.name: value for c, value in zip(self.columns, row, strict=True)}
 
 
-def _scan_file(arrow: Any, root: str, path: str, kind: str) -> tuple[_Described, list[_Group]]:
-    """Return the columns and class names of a file, and its groups."""
-    whole = os.path.join(root, path)
-    try:
-        if kind == "parquet":
-            with arrow.parquet.ParquetFile(whole) as file:
-                metadata = file.metadata
-                parts = [metadata.row_group(n) for n in range(metadata.num_row_groups)]
-                return columns_of(file.schema_arrow), [
-                    _Group(path, n, part.num_rows, part.total_byte_size)
-                    for n, part in enumerate(parts)
-                ]
-        with arrow.memory_map(whole) as mapped:
-            schema, batches = _arrow_batches(arrow, mapped)
-            return columns_of(schema), [
-                _Group(path, n, batch.num_rows, batch.nbytes) for n, batch in enumerate(batches)
-            ]
-    except (OSError, arrow.ArrowException, UnicodeDecodeError) as error:
-        raise _unreadable(path, kind, error) from error
-
-
-def _arrow_batches(arrow: Any, mapped: Any) -> tuple[Any, list[Any]]:
-    """Return schema and record batches of an Arrow file, or of a stream as datasets writes."""
-    try:
-        file = arrow.ipc.open_file(mapped)
-    except arrow.ArrowInvalid:
-        mapped.seek(0)
-        stream = arrow.ipc.open_stream(mapped)
-        return stream.schema, list(stream)
-    return file.schema, [file.get_batch(n) for n in range(file.num_record_batches)]
-
-
-def _split_listing(name: str | None, groups: Sequence[_Group]) -> SplitListing:
+def _split_listing(name: str | None, groups: Sequence[RowGroup]) -> SplitListing:
     keys: list[str] = []
     rows_before: dict[str, int] = {}
     sizes = []
     for group in groups:
-        first = rows_before.get(group.path, 0)
-        keys += [f"{group.path}/{first + row}" for row in range(group.rows)]
-        rows_before[group.path] = first + group.rows
+        path = group.file.path
+        first = rows_before.get(path, 0)
+        keys += [f"{path}/{first + row}" for row in range(group.rows)]
+        rows_before[path] = first + group.rows
         # Rows have no sizes of their own in the metadata: each gets its share of the group.
         sizes.append(np.full(group.rows, -(-group.bytes // group.rows), dtype=np.int64))
     starts: Int64Array = np.cumsum([0, *(group.rows for group in groups)])[:-1].astype(np.int64)
@@ -190,71 +137,32 @@ def _split_listing(name: str | None, groups: Sequence[_Group]) -> SplitListing:
 
 
 class _HeldGroups:
-    """Groups that were read, those used last; Arrow files are mapped and not held."""
+    """Groups that were read, those used last; each is read by one thread, while others wait."""
 
-    def __init__(self, root: str, kind: str, columns: Sequence[str]) -> None:
-        self._root = root
-        self._kind = kind
-        self._columns = list(columns)
-        self._held: OrderedDict[_Group, Any] = OrderedDict()
+    def __init__(self, tables: TableFiles, columns: Sequence[str]) -> None:
+        self._tables = tables
+        self._columns = columns
+        self._held: OrderedDict[RowGroup, Future[Any]] = OrderedDict()
         self._held_bytes = 0
-        self._mapped: dict[str, list[Any]] = {}
-        # One at a time, so that threads which need the same group do not all read it.
         self._lock = threading.Lock()
 
-    def get(self, group: _Group) -> Any:
+    def get(self, group: RowGroup) -> Any:
         """Return the table of a group."""
         with self._lock:
-            if self._kind == "arrow":
-                return self._get_mapped(group)
-            table = self._held.get(group)
-            if table is None:
-                table = self._read(group)
-                self._held[group] = table
+            future = self._held.get(group)
+            if future is not None:
+                self._held.move_to_end(group)
+            else:
+                own = self._held[group] = Future[Any]()
                 self._held_bytes += group.bytes
-                while self._held_bytes > _HELD_BYTES and len(self._held) > 1:
+                while self._held_bytes > _HELD_BYTES and len(self._held) > _FEWEST_HELD:
                     oldest, _ = self._held.popitem(last=False)
                     self._held_bytes -= oldest.bytes
-            else:
-                self._held.move_to_end(group)
-            return table
-
-    def _read(self, group: _Group) -> Any:
-        arrow = pyarrow()
-        path = os.path.join(self._root, group.path)
+        if future is not None:
+            return future.result()
         try:
-            with arrow.parquet.ParquetFile(path) as file:
-                table = file.read_row_group(group.number, columns=self._columns, use_threads=False)
-            return _validated(table, group)
-        except (OSError, arrow.ArrowException, UnicodeDecodeError) as error:
-            raise _unreadable(group.path, self._kind, error) from error
-
-    def _get_mapped(self, group: _Group) -> Any:
-        arrow = pyarrow()
-        try:
-            batches = self._mapped.get(group.path)
-            if batches is None:
-                mapped = arrow.memory_map(os.path.join(self._root, group.path))
-                _, batches = _arrow_batches(arrow, mapped)
-                self._mapped[group.path] = batches
-            table = self._held.get(group)
-            if table is None:
-                # Costs no memory but its own: the values stay in the file.
-                table = _validated(arrow.Table.from_batches([batches[group.number]]), group)
-                self._held[group] = table
-            return table
-        except (OSError, arrow.ArrowException, UnicodeDecodeError) as error:
-            raise _unreadable(group.path, self._kind, error) from error
-
-
-def _validated(table: Any, group: _Group) -> Any:
-    """Check every offset and text: values of damaged tables would lie outside of their memory."""
-    table.validate(full=True)
-    if table.num_rows != group.rows:
-        raise ConfigError(f"{utf8_name(group.path)} changed during the conversion")
-    return table
-
-
-def _unreadable(path: str, kind: str, error: Exception) -> ConfigError:
-    reason = (str(error).splitlines() or [type(error).__name__])[0]
-    return ConfigError(f"{utf8_name(path)} cannot be read as {kind}: {reason}")
+            own.set_result(self._tables.rows(group, self._columns))
+        except BaseException as error:
+            own.set_exception(error)
+            raise
+        return own.result()

@@ -75,6 +75,36 @@ def build_mds(folder: Path, compression: str | None) -> None:
             )
 
 
+def build_mds_lists(folder: Path) -> None:
+    """Write an MDS data set whose samples have several pictures each."""
+    from streaming import MDSWriter
+
+    columns = {
+        "pixels": "list[pil]",
+        "frames": "list[jpeg]",
+        "masks": "list[png]",
+        "views": "jpeg_array",
+        "label": "int",
+    }
+    with MDSWriter(out=str(folder), columns=columns, size_limit=6000) as writer:
+        for number in range(SAMPLES):
+            pictures = [Image.open(io.BytesIO(data)) for data in views(number)]
+            writer.write(
+                {
+                    "pixels": [picture.convert("RGB") for picture in pictures[:2]],
+                    "frames": pictures[:1],
+                    "masks": [picture.convert("L") for picture in pictures],
+                    "views": views(number),
+                    "label": number % 3,
+                }
+            )
+
+
+def views(number: int) -> list[bytes]:
+    """The pictures of a sample of the lists."""
+    return [jpeg(100 * number + place) for place in range(3)]
+
+
 def build_webdataset(folder: Path) -> None:
     """Write two tars."""
     import webdataset
@@ -125,9 +155,10 @@ def build_hugging_face(folder: Path) -> None:
 
 
 if __name__ == "__main__":
-    for name in ("mds", "mds-zstd", "webdataset", "hugging-face"):
+    for name in ("mds", "mds-zstd", "mds-lists", "webdataset", "hugging-face"):
         shutil.rmtree(HERE / name, ignore_errors=True)
     build_hugging_face(HERE / "hugging-face")
     build_mds(HERE / "mds", None)
     build_mds(HERE / "mds-zstd", "zstd")
+    build_mds_lists(HERE / "mds-lists")
     build_webdataset(HERE / "webdataset")
