@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from contextlib import nullcontext
 
-from streamloader.decode import MAX_PIXELS, PictureFault, decode_picture
+from streamloader.decode import MAX_PIXELS, PictureFault, check_picture
 from streamloader.dts import PictureHeader, PictureHeaderError, read_picture_header
 
 # Decoded pictures above this are checked one at a time: at 7 bytes a pixel while decoding, one of
@@ -18,7 +18,7 @@ class UnsoundPicture(Exception):
     """What is wrong with a picture, in words for the user."""
 
 
-def check_picture(data: bytes, *, decode: bool) -> PictureHeader:
+def require_sound(data: bytes, *, decode: bool) -> PictureHeader:
     """Return the header of a picture that can be stored.
 
     Args:
@@ -39,7 +39,7 @@ def check_picture(data: bytes, *, decode: bool) -> PictureHeader:
     if decode:
         try:
             with memory_for(header):
-                decode_picture(data)
+                check_picture(data)
         except PictureFault as fault:
             raise UnsoundPicture(str(fault)) from fault
     return header

@@ -7,7 +7,7 @@ import io
 from PIL import Image
 
 from streamloader.convert.lossless import to_baseline
-from streamloader.convert.picture_check import UnsoundPicture, check_picture, memory_for
+from streamloader.convert.picture_check import UnsoundPicture, memory_for, require_sound
 from streamloader.convert.picture_options import PictureOptions
 from streamloader.decode import PictureFault, decode_picture
 from streamloader.dts import PictureHeader
@@ -39,13 +39,13 @@ def prepare_picture(data: bytes, options: PictureOptions, *, decode: bool) -> by
         UnsoundPicture: it cannot be stored.
     """
     if options.keep_all:
-        check_picture(data, decode=decode)
+        require_sound(data, decode=decode)
         return data
-    header = check_picture(data, decode=False)
+    header = require_sound(data, decode=False)
     if _changes_pixels(header, options):
         return _encode_anew(data, header, options)
     if decode:
-        check_picture(data, decode=True)
+        require_sound(data, decode=True)
     if options.lossless_baseline and header.progressive:
         return to_baseline(data)
     return data

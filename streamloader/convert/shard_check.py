@@ -18,7 +18,7 @@ from storage_backends import NotFound, Store, Truncated
 from streamloader.convert.faults import Fault, fault_of
 from streamloader.convert.parallel import for_each
 from streamloader.convert.shard_places import ShardPlace, shard_places
-from streamloader.decode import PictureFault, decode_picture
+from streamloader.decode import PictureFault, check_picture
 from streamloader.dts import (
     Manifest,
     RecordFault,
@@ -238,7 +238,7 @@ class _ShardCheck:
             stored = data[offset - start : offset - start + length]
             try:
                 raw = decompress(stored_as, stored, raw_bytes, dictionary=dictionary)
-                decode_picture(memoryview(raw))
+                check_picture(memoryview(raw))
             except (PictureFault, ShardError) as fault:
                 number = self._place.first_sample + sample
                 faults.append(Fault(self._entry.name, f"{field}: {fault}", number, offset))

@@ -4,7 +4,12 @@ Knows nothing of storage, ranks or whose memory it writes to.
 """
 
 from streamloader.decode.boxes import move_boxes
-from streamloader.decode.choosing import decode_picture, native_is_built, open_decoder
+from streamloader.decode.choosing import (
+    check_picture,
+    decode_picture,
+    native_is_built,
+    open_decoder,
+)
 from streamloader.decode.crops import AppliedCrops, CropPlan, plan_crops
 from streamloader.decode.decoder import Decoder
 from streamloader.decode.faults import PictureFault, RowFault
@@ -50,6 +55,7 @@ __all__ = [
     "Share",
     "Transform",
     "WorkerPool",
+    "check_picture",
     "decode_jointly",
     "decode_picture",
     "move_boxes",

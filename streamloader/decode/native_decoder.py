@@ -138,6 +138,32 @@ class NativeDecoder:
         return own
 
 
+_own_scratch = threading.local()
+
+
+def check_jpeg(view: memoryview, limits: PictureLimits) -> bool:
+    """Whether ``view`` holds a JPEG; one that does can be decoded.
+
+    Reads every code of the picture and computes next to no pixels, without the interpreter lock.
+
+    Args:
+        view: one compressed picture, a flat view of bytes.
+        limits: of the picture.
+
+    Raises:
+        PictureFault: a broken JPEG: where ``decode_jpeg`` raises it, and with the same words.
+        MemoryError: no memory for a picture within the limits.
+    """
+    if not hasattr(_own_scratch, "scratch"):
+        _own_scratch.scratch = native_kernel.open_scratch()
+        _own_scratch.tasks = {}
+    task = _own_scratch.tasks.get(limits)
+    if task is None:
+        task = native_kernel.Task((), (), (1, 1), None, limits)
+        _own_scratch.tasks = {limits: task}
+    return native_kernel.check(_own_scratch.scratch, task, view)
+
+
 def decode_jpeg(view: memoryview, limits: PictureLimits) -> Pixels | None:
     """The whole picture as uint8 [height, width, 3], or None if it is no JPEG.
 

@@ -115,6 +115,22 @@ def decode_share(
     return status, messages, crops
 
 
+def check(scratch: Any, task: Task, view: memoryview) -> bool:
+    """Whether ``view`` holds a JPEG; one that does can be decoded.
+
+    Raises:
+        PictureFault: it is a broken JPEG, or one beyond the limits of the task.
+    """
+    message = ffi.new("char[]", lib.SL_MESSAGE_BYTES)
+    data = ffi.from_buffer("uint8_t[]", view)
+    status = lib.sl_check(scratch, task.pointer, data, len(view), message)
+    if status == lib.SL_NO_MEMORY:
+        raise MemoryError(text_of(ffi.string(message)))
+    if status == lib.SL_FAULT:
+        raise PictureFault(text_of(ffi.string(message)))
+    return bool(status == lib.SL_DECODED)
+
+
 def plan(task: Task, width: int, height: int, sample: int) -> tuple[float, ...]:
     """(x0, y0, x1, y1, flip) of a picture of this size, as ``plan_crops`` gives them."""
     pointer = task.pointer

@@ -66,4 +66,7 @@ void sl_read_header(sl_decoder *decoder, const sl_task *task);
 /* Decodes, crops and resizes the picture whose header was read, into row. */
 void sl_read_pixels(sl_decoder *decoder, const sl_task *task, const sl_box *box, uint8_t *row);
 
+/* Decodes the picture whose header was read, coarsely, and drops its pixels. */
+void sl_drop_pixels(sl_decoder *decoder);
+
 #endif

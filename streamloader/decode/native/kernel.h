@@ -119,6 +119,13 @@ void sl_decode_share(sl_decoder *decoder, const sl_task *task, const sl_share *s
 int32_t sl_read_size(sl_decoder *decoder, const sl_task *task, const uint8_t *data, int64_t length,
                      int32_t *width, int32_t *height, char *message);
 
+/*
+ * Decodes a picture as far as damage can be found, and keeps no pixels; returns its enum sl_status.
+ * What sl_decode_share would say of all of it, this says in the same words.
+ */
+int32_t sl_check(sl_decoder *decoder, const sl_task *task, const uint8_t *data, int64_t length,
+                 char *message);
+
 /* The box that the steps cut from a picture of this size. */
 sl_box sl_plan(const sl_step *steps, int32_t num_steps, int64_t width, int64_t height,
                int64_t sample);

@@ -215,6 +215,30 @@ static void write_row(passage *p, int32_t row, uint8_t *output)
     }
 }
 
+/*
+ * At an eighth of the size every code of the picture is read as at full size, and that is where
+ * damage shows: what follows turns any coefficients into some pixels. Here it is next to nothing.
+ */
+void sl_drop_pixels(sl_decoder *decoder)
+{
+    struct jpeg_decompress_struct *jpeg = &decoder->jpeg;
+    jpeg->out_color_space = jpeg->num_components == 4 ? JCS_CMYK : JCS_RGB;
+    jpeg->scale_num = 1;
+    jpeg->scale_denom = 8;
+    jpeg_start_decompress(jpeg);
+    int64_t stride = (int64_t)jpeg->output_width * jpeg->output_components + SL_ROW_SLACK;
+    uint8_t *bytes = sl_reserve(decoder, SL_LINES, stride * LINES_AT_ONCE);
+    uint8_t *lines[LINES_AT_ONCE];
+    for (int i = 0; i < LINES_AT_ONCE; i++) {
+        lines[i] = bytes + i * stride;
+    }
+    while (jpeg->output_scanline < jpeg->output_height) {
+        if (jpeg_read_scanlines(jpeg, lines, LINES_AT_ONCE) == 0) {
+            sl_give_up(decoder, SL_FAULT, "truncated JPEG: its lines end early");
+        }
+    }
+}
+
 void sl_read_pixels(sl_decoder *decoder, const sl_task *task, const sl_box *box, uint8_t *row)
 {
     struct jpeg_decompress_struct *jpeg = &decoder->jpeg;

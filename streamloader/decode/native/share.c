@@ -51,6 +51,13 @@ static void decode_place(sl_decoder *decoder, const sl_task *task, const sl_shar
     }
 }
 
+static void release_large_scratch(sl_decoder *decoder)
+{
+    if (sl_scratch_bytes(decoder) > SCRATCH_KEPT_BYTES) {
+        sl_release_scratch(decoder);
+    }
+}
+
 void sl_decode_share(sl_decoder *decoder, const sl_task *task, const sl_share *share)
 {
     for (int64_t place = 0; place < share->count; place++) {
@@ -62,9 +69,26 @@ void sl_decode_share(sl_decoder *decoder, const sl_task *task, const sl_share *s
     for (int64_t place = 0; place < share->count && !is_aborted(share); place++) {
         decode_place(decoder, task, share, place);
     }
-    if (sl_scratch_bytes(decoder) > SCRATCH_KEPT_BYTES) {
-        sl_release_scratch(decoder);
+    release_large_scratch(decoder);
+}
+
+int32_t sl_check(sl_decoder *decoder, const sl_task *task, const uint8_t *data, int64_t length,
+                 char *message)
+{
+    if (!is_jpeg(data, length)) {
+        return SL_NOT_JPEG;
     }
+    if (setjmp(decoder->give_up) == 0) {
+        decoder->status = SL_DECODED;
+        sl_begin_picture(decoder, data, length);
+        sl_read_header(decoder, task);
+        sl_drop_pixels(decoder);
+    } else {
+        memcpy(message, decoder->message, SL_MESSAGE_BYTES);
+    }
+    sl_end_picture(decoder);
+    release_large_scratch(decoder);
+    return (int32_t)decoder->status;
 }
 
 int32_t sl_read_size(sl_decoder *decoder, const sl_task *task, const uint8_t *data, int64_t length,
