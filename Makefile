@@ -8,15 +8,18 @@
 #
 # PYTHON  the interpreter to build .venv from     make test PYTHON=python3.12
 # PYTEST_ARGS  more for pytest                    make test PYTEST_ARGS=-x
+# EXTRAS  more extras to test                     make test EXTRAS=ray,trainers
 # TORCH   what pip installs as torch              make demo TORCH=torch==2.13.0
 # SOAK_MINUTES  how long          make soak SOAK_MINUTES=10
 # ROUNDS  how many damaged pictures               make fuzz ROUNDS=100000
 
 PYTHON ?= python3
 TORCH ?= torch
+EXTRAS ?=
 FUZZ_SECONDS ?= 60
 SOAK_MINUTES ?= 30
 
+COMMA := ,
 VENV := .venv
 BIN := $(VENV)/bin
 PIP_INSTALL := $(BIN)/python -m pip install --disable-pip-version-check -q
@@ -92,7 +95,7 @@ $(DEMO_INSTALLED): $(BUILT_FROM) $(TORCH_INSTALLED)
 	touch '$@'
 
 $(DEV_INSTALLED): $(BUILT_FROM) $(TORCH_INSTALLED)
-	$(PIP_INSTALL) -e '.[demo,dev,torch,trainers]'
+	$(PIP_INSTALL) -e '.[demo,dev,torch$(addprefix $(COMMA),$(EXTRAS))]'
 	touch '$@'
 
 # The pages are made from the source without importing it, so the package itself is not installed.

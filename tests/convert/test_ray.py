@@ -18,7 +18,6 @@ from streamloader.convert.sources.places import open_place
 ray = pytest.importorskip("ray")
 
 pytestmark = [
-    pytest.mark.slow,
     # Ray leaves sockets and subprocesses of its own to the interpreter's exit.
     pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
     pytest.mark.timeout(300),
