@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from streamloader.cli._convert_options import picture_options, source_options
-from streamloader.cli._options import SIZE, output_options, storage_options
+from streamloader.cli._convert_options import picture_options, source_options, storing_options
+from streamloader.cli._options import output_options, storage_options
 from streamloader.cli._output import FoundWrong, Output, ProgressBar, printable
 from streamloader.sizes import format_size
 
@@ -24,14 +24,7 @@ HASHES = ("xxh3-64", "crc32")
 @click.argument("src", metavar="SRC...", nargs=-1, required=True)
 @click.argument("dest", metavar="DEST")
 @source_options
-@click.option(
-    "--shard-bytes",
-    "--shard-size",
-    type=SIZE,
-    default="128mib",
-    show_default=True,
-    help="Largest shard.",
-)
+@storing_options
 @click.option(
     "--block-samples",
     default="auto",
@@ -40,72 +33,25 @@ HASHES = ("xxh3-64", "crc32")
     help="Samples that are fetched together; auto is about 1 MiB.",
 )
 @click.option(
-    "--seed",
-    "--shuffle-seed",
-    type=int,
-    default=0,
-    show_default=True,
-    help="Seed of the stored order.",
-)
-@click.option("--no-shuffle", is_flag=True, help="Keep the order of the paths.")
-@click.option("--jobs", "-j", type=int, help="Threads; as many as usable CPUs if not given.")
-@click.option(
-    "--decode-check/--no-decode-check",
-    default=True,
-    show_default=True,
-    help="Decode every picture before it is stored.",
-)
-@click.option(
-    "--codec",
-    "codecs",
-    multiple=True,
-    metavar="none|zstd|FIELD=zstd",
-    help="Compress every field but pictures, or the field named, as image=zstd. May be repeated.",
-)
-@click.option(
-    "--zstd-level", type=int, metavar="N", help="1 to 22, with codec zstd; 3 if not given."
-)
-@click.option(
     "--hash",
-    "hash_name",
     type=click.Choice(HASHES),
     default=HASHES[0],
     show_default=True,
     help="What guards every sample; crc32 is for readers with zlib alone.",
 )
-@click.option("--max-rejects", type=int, metavar="N", help="Stop after more bad samples than N.")
 @picture_options
 @click.option("--resume", is_flag=True, help="Also end well where this is converted already.")
 @click.option("--overwrite", is_flag=True, help="Remove what is at DEST, once SRC was read.")
-@click.option(
-    "--engine",
-    type=click.Choice(["local", "ray"]),
-    default="local",
-    show_default=True,
-    help="Work on this machine, or on a Ray cluster.",
-)
 @storage_options
 @output_options
 def command(
     src: tuple[str, ...],
     dest: str,
-    shard_bytes: int,
-    block_samples: str,
-    seed: int,
-    no_shuffle: bool,
-    jobs: int | None,
-    decode_check: bool,
-    codecs: tuple[str, ...],
-    zstd_level: int | None,
-    hash_name: str,
-    max_rejects: int | None,
-    pictures: PictureOptions,
     source: dict[str, Any],
-    resume: bool,
-    overwrite: bool,
-    engine: str,
-    storage_options: dict[str, Any],
+    storing: dict[str, Any],
+    pictures: PictureOptions,
     output: Output,
+    **options: Any,
 ) -> None:
     """Turn SRC into a data set at DEST.
 
@@ -124,39 +70,17 @@ def command(
             report = convert(
                 src,
                 dest,
-                shard_bytes=shard_bytes,
-                block_samples=block_samples,
-                shuffle_seed=None if no_shuffle else seed,
-                jobs=jobs,
-                decode_check=decode_check,
-                max_rejects=max_rejects,
-                codec=codec_choice(codecs),
-                zstd_level=zstd_level,
-                hash=hash_name,
                 pictures=pictures,
-                resume=resume,
-                overwrite=overwrite,
-                engine=engine,
-                **source,
-                storage_options=storage_options,
                 progress=lambda done: show(bar, done),
+                **source,
+                **storing,
+                **options,
             )
         except RejectedError as error:
             raise FoundWrong(str(error), error.to_json()) from error
     for warning in report.warnings:
         output.warn(printable(warning))
     output.result(report.to_json(), _lines(report))
-
-
-def codec_choice(codecs: tuple[str, ...]) -> dict[str, str]:
-    """Return the codec by field; ``*`` stands for the fields that are not named."""
-    choice: dict[str, str] = {}
-    for text in codecs or ("none",):
-        name, _, codec = text.rpartition("=")
-        field = name.strip() or "*"
-        if choice.setdefault(field, codec.strip()) != codec.strip():
-            raise click.BadParameter(f"two codecs for one field: {text!r}", param_hint="--codec")
-    return choice
 
 
 def show(bar: ProgressBar, done: Progress) -> None:
