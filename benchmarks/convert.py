@@ -27,7 +27,7 @@ import tempfile
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from PIL import Image
@@ -112,8 +112,16 @@ CONTENDERS: dict[str, Callable[[Path, Path, int, bool], None]] = {
 }
 
 
-def run_contender(name: str, root: Path, processes: int, decode: bool) -> tuple[float, float]:
-    """Wall and CPU seconds of one run in a process of its own, imports left out."""
+class Run(NamedTuple):
+    """One run: wall and CPU seconds, and the largest process in MB."""
+
+    wall_s: float
+    cpu_s: float
+    peak_mb: float
+
+
+def run_contender(name: str, root: Path, processes: int, decode: bool) -> Run:
+    """One run in a process of its own, imports left out."""
     dest = Path(tempfile.mkdtemp(dir=root.parent)) / "out"
     program = (
         "import resource, sys, time\n"
@@ -122,12 +130,14 @@ def run_contender(name: str, root: Path, processes: int, decode: bool) -> tuple[
         "import convert as benchmark\n"
         "if __name__ == '__main__':\n"
         f"    {IMPORTS[name]}\n"
-        "    usage = lambda: sum(u.ru_utime + u.ru_stime for u in map(resource.getrusage,"
+        "    both = lambda: list(map(resource.getrusage,"
         " (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)))\n"
+        "    usage = lambda: sum(u.ru_utime + u.ru_stime for u in both())\n"
         "    start, cpu = time.perf_counter(), usage()\n"
         f"    benchmark.CONTENDERS[{name!r}](Path({str(root)!r}), Path({str(dest)!r}),"
         f" {processes}, {decode})\n"
-        "    print('TIMES', time.perf_counter() - start, usage() - cpu)\n"
+        "    times = time.perf_counter() - start, usage() - cpu\n"
+        "    print('TIMES', *times, max(u.ru_maxrss for u in both()) / 1000)\n"
     )
     script = dest.parent / "run.py"
     script.write_text(program)
@@ -136,8 +146,7 @@ def run_contender(name: str, root: Path, processes: int, decode: bool) -> tuple[
         raise SystemExit(f"{name} failed:\n{done.stderr[-2000:]}")
     line = next(line for line in done.stdout.splitlines() if line.startswith("TIMES"))
     shutil.rmtree(dest.parent)
-    wall_s, cpu_s = map(float, line.split()[1:])
-    return wall_s, cpu_s
+    return Run(*map(float, line.split()[1:]))
 
 
 IMPORTS = {
@@ -165,26 +174,29 @@ def rate(args: argparse.Namespace) -> dict[str, Any]:
     result: dict[str, Any] = {"pictures": count, "processes": args.processes}
     try:
         for decode in (False, True):
-            times: dict[str, list[tuple[float, float]]] = {name: [] for name in CONTENDERS}
+            runs: dict[str, list[Run]] = {name: [] for name in CONTENDERS}
             for _ in range(args.rounds):
                 for name in CONTENDERS:
-                    times[name].append(run_contender(name, root, args.processes, decode))
-            per_s = {
-                name: count / statistics.median(wall for wall, _ in runs)
-                for name, runs in times.items()
-            }
-            best = max(rate for name, rate in per_s.items() if name != "streamloader")
-            result["decoded" if decode else "as they are"] = {
-                "per_s": {name: round(value) for name, value in per_s.items()},
-                "cpu_s_per_1k": {
-                    name: round(1000 * statistics.median(c for _, c in runs) / count, 2)
-                    for name, runs in times.items()
-                },
-                "times_the_best_peer": round(per_s["streamloader"] / best, 2),
-            }
+                    runs[name].append(run_contender(name, root, args.processes, decode))
+            result["decoded" if decode else "as they are"] = compared(runs, count)
     finally:
         shutil.rmtree(root.parent)
     return result
+
+
+def compared(runs: dict[str, list[Run]], count: int) -> dict[str, Any]:
+    """Medians of the rounds, and how many times the best peer ours is."""
+    walls = {name: statistics.median(run.wall_s for run in own) for name, own in runs.items()}
+    cpus = {name: statistics.median(run.cpu_s for run in own) for name, own in runs.items()}
+    peers = runs.keys() - {"streamloader"}
+    return {
+        "per_s": {name: round(count / wall_s) for name, wall_s in walls.items()},
+        "wall_s": {name: [round(run.wall_s, 1) for run in own] for name, own in runs.items()},
+        "cpu_s_per_1k": {name: round(1000 * cpu_s / count, 3) for name, cpu_s in cpus.items()},
+        "peak_mb": {name: round(max(run.peak_mb for run in own)) for name, own in runs.items()},
+        "times_the_best_peer": round(min(walls[p] for p in peers) / walls["streamloader"], 2),
+        "by_cpu": round(min(cpus[p] for p in peers) / cpus["streamloader"], 2),
+    }
 
 
 def small_pictures(folder: Path, count: int) -> None:

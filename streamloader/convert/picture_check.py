@@ -10,7 +10,7 @@ from streamloader.dts import PictureHeader, PictureHeaderError, read_picture_hea
 
 # Decoded pictures above this are checked one at a time: at 7 bytes a pixel while decoding, one of
 # the largest that is allowed takes 1.2 GB.
-_LARGE_PICTURE_PIXELS = 32_000_000
+LARGE_PICTURE_PIXELS = 32_000_000
 _large_pictures = threading.Lock()
 
 
@@ -18,7 +18,7 @@ class UnsoundPicture(Exception):
     """What is wrong with a picture, in words for the user."""
 
 
-def require_sound(data: bytes, *, decode: bool) -> PictureHeader:
+def require_sound(data: bytes | memoryview, *, decode: bool) -> PictureHeader:
     """Return the header of a picture that can be stored.
 
     Args:
@@ -47,5 +47,5 @@ def require_sound(data: bytes, *, decode: bool) -> PictureHeader:
 
 def memory_for(header: PictureHeader) -> threading.Lock | nullcontext[None]:
     """Hold this while the pixels of a picture are in memory."""
-    large = header.width * header.height > _LARGE_PICTURE_PIXELS
+    large = header.width * header.height > LARGE_PICTURE_PIXELS
     return _large_pictures if large else nullcontext()

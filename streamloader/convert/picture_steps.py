@@ -27,8 +27,10 @@ _TURNS = {
 _LOSSLESS_FORMATS = frozenset({"png"})
 
 
-def prepare_picture(data: bytes, options: PictureOptions, *, decode: bool) -> bytes:
-    """Return the bytes to store of a picture.
+def prepare_picture(
+    data: bytes | memoryview, options: PictureOptions, *, decode: bool
+) -> tuple[bytes | memoryview, PictureHeader | None]:
+    """Return the bytes to store of a picture, and their header where it is known.
 
     Args:
         data: as the source has it.
@@ -39,16 +41,15 @@ def prepare_picture(data: bytes, options: PictureOptions, *, decode: bool) -> by
         UnsoundPicture: it cannot be stored.
     """
     if options.keep_all:
-        require_sound(data, decode=decode)
-        return data
+        return data, require_sound(data, decode=decode)
     header = require_sound(data, decode=False)
     if _changes_pixels(header, options):
-        return _encode_anew(data, header, options)
+        return _encode_anew(data, header, options), None
     if decode:
         require_sound(data, decode=True)
     if options.lossless_baseline and header.progressive:
-        return to_baseline(data)
-    return data
+        return to_baseline(bytes(data)), None
+    return data, header
 
 
 def _changes_pixels(header: PictureHeader, options: PictureOptions) -> bool:
@@ -60,7 +61,7 @@ def _changes_pixels(header: PictureHeader, options: PictureOptions) -> bool:
     )
 
 
-def _encode_anew(data: bytes, header: PictureHeader, options: PictureOptions) -> bytes:
+def _encode_anew(data: bytes | memoryview, header: PictureHeader, options: PictureOptions) -> bytes:
     with memory_for(header):
         try:
             image = Image.fromarray(decode_picture(data))

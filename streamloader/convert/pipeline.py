@@ -9,7 +9,6 @@ GIL, hence threads and not processes. Memory is bounded by the runs that are ahe
 from __future__ import annotations
 
 import asyncio
-import threading
 from collections import deque
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -17,36 +16,13 @@ from contextlib import aclosing, contextmanager
 from dataclasses import dataclass
 
 from storage_backends import Store
-from streamloader.convert.picture_check import UnsoundPicture
-from streamloader.convert.picture_options import PictureOptions
-from streamloader.convert.picture_steps import prepare_picture
 from streamloader.convert.plan import ShardPlan
 from streamloader.convert.report import Rejected
-from streamloader.convert.sources import Listing, ReadSamples, Record
+from streamloader.convert.runs import RUN_BYTES, RUN_SAMPLES, Run, RunReader, StoringOptions
+from streamloader.convert.sources import Listing, ReadSamples
 from streamloader.convert.upload import ShardUpload, StoredShard
-from streamloader.dts import DEFAULT_LIMITS, Schema
 
 SHARDS_IN_FLIGHT = 3
-RUN_BYTES = 2 << 20
-RUN_SAMPLES = 64
-_RUNS_AHEAD_PER_THREAD = 2
-
-
-@dataclass(frozen=True, slots=True)
-class StoringOptions:
-    """How samples become records.
-
-    Args:
-        schema: of the shards.
-        zstd_level: of fields with codec ``zstd``.
-        decode_check: decode every picture fully.
-        pictures: what is done to them.
-    """
-
-    schema: Schema
-    zstd_level: int
-    decode_check: bool
-    pictures: PictureOptions
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,25 +40,6 @@ class ShardResult:
     shard: StoredShard | None
     rejects: tuple[Rejected, ...]
     bytes_in: int
-
-
-@dataclass(frozen=True, slots=True)
-class Run:
-    """Some samples of a shard, read and checked.
-
-    Args:
-        samples: how many there were.
-        bytes_seen: their bytes in the source.
-        records: keys and values of the sound ones.
-        bytes_in: their bytes in the source.
-        rejects: the others.
-    """
-
-    samples: int
-    bytes_seen: int
-    records: list[tuple[str, Record]]
-    bytes_in: int
-    rejects: list[Rejected]
 
 
 CountRun = Callable[[Run], None]
@@ -138,19 +95,18 @@ class Pipeline:
     ) -> None:
         self._store = store
         self._listing = listing
-        self._read = read
+        self._reader = RunReader(listing, read, options)
         self._options = options
         self._threads = threads
-        self._window_bytes = threads.num_readers * _RUNS_AHEAD_PER_THREAD * RUN_BYTES
+        # Of each shard, so that one alone keeps every thread at work, and one run more.
+        self._window_bytes = (threads.num_readers + 1) * RUN_BYTES
         self._begin = begin
         self._count = count
-        self._abort = threading.Event()
-        self._pictures = [f.name for f in options.schema.fields if f.type == "picture"]
         self._stats = options.pictures.shaping() or None
 
     def abort(self) -> None:
         """Let the threads give up what they are at; its results are not used."""
-        self._abort.set()
+        self._reader.abort()
 
     async def store_shard(self, plan: ShardPlan) -> ShardResult:
         """Read, check and store the samples of one shard."""
@@ -163,6 +119,7 @@ class Pipeline:
             self._options.schema,
             plan.uuid,
             zstd_level=self._options.zstd_level,
+            borrow=True,
         )
         rejects: list[Rejected] = []
         bytes_in = 0
@@ -175,12 +132,15 @@ class Pipeline:
                 if upload.num_samples:
                     await self._begin()
                 await upload.flush()
+                self._reader.give_back(run)
             shard = await upload.finish(self._stats)
         return ShardResult(plan.name, shard, tuple(rejects), bytes_in)
 
     def _append(self, upload: ShardUpload, run: Run) -> None:
-        for key, record in run.records:
-            upload.add(record, key)
+        if run.packed is not None:
+            upload.add_packed(run.packed.pictures, run.packed.columns, run.packed.keys)
+        for sample in run.records:
+            upload.add(sample.record, sample.key, sample.headers)
 
     async def _read_ahead(self, plan: ShardPlan) -> AsyncGenerator[Run, None]:
         """Yield the runs of a shard in order, while later ones are read, up to the window."""
@@ -194,7 +154,7 @@ class Pipeline:
                     ahead_bytes -= oldest_bytes
                     yield await oldest
                 reading = loop.run_in_executor(
-                    self._threads.readers, self._read_run, plan.split, places
+                    self._threads.readers, self._reader.read_run, plan.split, places
                 )
                 ahead.append((reading, run_bytes))
                 ahead_bytes += run_bytes
@@ -218,46 +178,3 @@ class Pipeline:
             run_bytes += size
         if run:
             yield run, run_bytes
-
-    def _read_run(self, split: int, places: list[int]) -> Run:
-        listed = self._listing.splits[split]
-        sizes = listed.sizes
-        run = Run(len(places), sum(int(sizes[place]) for place in places), [], 0, [])
-        bytes_in = 0
-        fitting = [place for place in places if self._fits(listed.keys[place], sizes[place], run)]
-        contents = self._read(split, fitting)
-        for place in fitting:
-            if self._abort.is_set():
-                break
-            key = listed.keys[place]
-            content = next(contents)
-            if not isinstance(content, Rejected):
-                content = self._checked(key, content)
-            if isinstance(content, Rejected):
-                run.rejects.append(content)
-            else:
-                run.records.append((key, content))
-                bytes_in += int(sizes[place])
-        return Run(run.samples, run.bytes_seen, run.records, bytes_in, run.rejects)
-
-    def _fits(self, key: str, size: int, run: Run) -> bool:
-        if size <= DEFAULT_LIMITS.record_bytes:
-            return True
-        run.rejects.append(Rejected(key, f"{size} bytes are more than a record can have"))
-        return False
-
-    def _checked(self, key: str, record: Record) -> Record | Rejected:
-        """Return the record as it is stored, its pictures checked and prepared."""
-        options = self._options
-        if not self._pictures:
-            return record
-        prepared = dict(record)
-        for name in self._pictures:
-            try:
-                prepared[name] = prepare_picture(
-                    record[name], options.pictures, decode=options.decode_check
-                )
-            except UnsoundPicture as fault:
-                where = "" if name == "image" else f"{name}: "
-                return Rejected(key, f"{where}{fault}")
-        return prepared

@@ -9,7 +9,7 @@ from storage_backends import NotFound, Store
 from streamloader.convert.engines import Engine, Job
 from streamloader.convert.journal import Journal
 from streamloader.convert.options import ConvertOptions
-from streamloader.convert.pipeline import ShardResult, StoringOptions
+from streamloader.convert.pipeline import ShardResult
 from streamloader.convert.plan import Plan
 from streamloader.convert.publish import AlreadyPublishedError, publish_manifest
 from streamloader.convert.removal import rejects_name
@@ -21,6 +21,7 @@ from streamloader.convert.report import (
     sort_rejects,
     utf8_name,
 )
+from streamloader.convert.runs import StoringOptions
 from streamloader.convert.sources import Listing
 from streamloader.convert.tally import ProgressCallback, Tally
 from streamloader.convert.upload import StoredShard

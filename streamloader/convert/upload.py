@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Self
 
+import numpy.typing as npt
+
 from storage_backends import ObjectWriter, Store
 from streamloader.convert.options import SAMPLE_ALIGN
-from streamloader.dts import Schema, ShardSummary, ShardWriter
+from streamloader.dts import PackedJpegs, PictureHeader, Schema, ShardSummary, ShardWriter
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +36,11 @@ class ShardUpload:
     ``add`` only works on memory and may run in any thread, one call at a time; ``flush`` sends
     what was added. The object is opened with the first sample, so that a shard whose samples
     were all rejected leaves no trace, and it appears with ``finish`` or not at all.
+
+    Args:
+        store: where to; already entered.
+        name, split, schema, uuid, zstd_level: of the shard.
+        borrow: keep what is added as it is until ``flush``, instead of a copy of what may change.
     """
 
     def __init__(
@@ -45,11 +52,12 @@ class ShardUpload:
         uuid: bytes,
         *,
         zstd_level: int,
+        borrow: bool = False,
     ) -> None:
         self._store = store
         self._name = name
         self._split = split
-        self._pending: list[bytes] = []
+        self._pending: list[bytes | memoryview] = []
         self._writer = ShardWriter(
             schema,
             uuid=uuid,
@@ -57,14 +65,26 @@ class ShardUpload:
             sample_align=SAMPLE_ALIGN,
             name=name,
             zstd_level=zstd_level,
+            sink_keeps=not borrow,
         )
         self._stack = AsyncExitStack()
         self._object: ObjectWriter | None = None
         self.bytes_pending = 0
 
-    def add(self, record: Mapping[str, Any], key: str | None) -> None:
-        """Append one sample."""
-        self._writer.add(record, key)
+    def add(
+        self,
+        record: Mapping[str, Any],
+        key: str | None,
+        headers: Mapping[str, PictureHeader] | None = None,
+    ) -> None:
+        """Append one sample; see ``ShardWriter.add``."""
+        self._writer.add(record, key, headers)
+
+    def add_packed(
+        self, pictures: PackedJpegs, columns: Mapping[str, npt.NDArray[Any]], keys: Sequence[str]
+    ) -> None:
+        """Append several samples; see ``ShardWriter.add_packed``."""
+        self._writer.add_packed(pictures, columns, keys)
 
     async def flush(self) -> None:
         """Send what was added; waits as long as the store is slower than the samples come."""
@@ -112,6 +132,6 @@ class ShardUpload:
         """Samples added so far."""
         return self._writer.num_samples
 
-    def _collect(self, data: bytes) -> None:
+    def _collect(self, data: bytes | memoryview) -> None:
         self._pending.append(data)
         self.bytes_pending += len(data)

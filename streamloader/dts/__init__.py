@@ -11,7 +11,7 @@ from streamloader.dts.compression import DEFAULT_LEVEL as DEFAULT_ZSTD_LEVEL
 from streamloader.dts.compression import check_zstd_level
 from streamloader.dts.decompression import decode_stored, decompress, decompress_into
 from streamloader.dts.defaults import default_bytes, default_value
-from streamloader.dts.fields import CODECS, ELEMENT_DTYPES, NO_DEFAULT, Column, Field
+from streamloader.dts.fields import CODECS, ELEMENT_DTYPES, NO_DEFAULT, Column, Field, is_name
 from streamloader.dts.hashes import DEFAULT_HASH, HASH_NAMES, hash_function
 from streamloader.dts.index import ShardIndex
 from streamloader.dts.layout import HEAD_BYTES, TRAILER_BYTES
@@ -27,6 +27,7 @@ from streamloader.dts.naming import (
     sidecar_name,
 )
 from streamloader.dts.opening import TAIL_GUESS_BYTES, open_shard
+from streamloader.dts.packed import PackedJpegs, pack_jpegs, takes_packed
 from streamloader.dts.pictures import (
     FORMAT_CODES,
     SAMPLING_CODES,
@@ -66,6 +67,7 @@ __all__ = [
     "Field",
     "Limits",
     "Manifest",
+    "PackedJpegs",
     "PictureHeader",
     "PictureHeaderError",
     "Pointer",
@@ -96,11 +98,14 @@ __all__ = [
     "encode_key",
     "float32_to_bf16",
     "hash_function",
+    "is_name",
     "manifest_name",
     "open_shard",
+    "pack_jpegs",
     "read_picture_header",
     "require_zstandard",
     "shard_uuid",
     "sidecar_name",
+    "takes_packed",
     "unite",
 ]

@@ -12,6 +12,7 @@ import numpy.typing as npt
 from streamloader.dts.fields import Field
 from streamloader.dts.hashes import hash_function
 from streamloader.dts.layout import SectionKind
+from streamloader.dts.packed import PackedJpegs
 from streamloader.dts.schema import PICTURE_COLUMNS, Schema
 from streamloader.dts.tail import SectionContent
 from streamloader.dts.zstd import Dictionary
@@ -108,6 +109,33 @@ class IndexBuilder:
         if self._key_ends is not None:
             self._key_data += key
             self._key_ends.append(len(self._key_data))
+
+    def add_packed(
+        self, columns: Sequence[bytes], pictures: PackedJpegs, keys: Sequence[bytes]
+    ) -> None:
+        """Take in records of one picture each that were written.
+
+        Args:
+            columns: stored values of the declared columns of all of them, in schema order.
+            pictures: of the records.
+            keys: stored bytes of each, empty for none.
+        """
+        start = np.uint64(self._offsets[-1])
+        self._offsets.frombytes((pictures.offsets[1:].astype(np.uint64) + start).tobytes())
+        self.max_record_bytes = max(self.max_record_bytes, int(np.diff(pictures.offsets).max()))
+        for column, values in zip(self._columns, columns, strict=True):
+            column += values
+        (index,) = self._payload
+        index.hashes.frombytes(pictures.hashes.tobytes())
+        if index.lengths is not None:
+            index.lengths.frombytes(pictures.lengths.astype(np.uint32).tobytes())
+        headers: tuple[npt.NDArray[Any], ...] = (pictures.widths, pictures.heights, pictures.kinds)
+        for target, found in zip(index.headers, headers, strict=True):
+            target.frombytes(found.tobytes())
+        if self._key_ends is not None:
+            ends = np.cumsum([len(self._key_data), *map(len, keys)])[1:]
+            self._key_ends.frombytes(ends.astype(np.uint64).tobytes())
+            self._key_data += b"".join(keys)
 
     def sections(
         self, stats: bytes | None, dictionaries: Mapping[str, Dictionary]

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Final
 
 from streamloader.dts.jpeg_header import read_jpeg
 from streamloader.dts.layout import byte_view
+from streamloader.dts.native_jpeg_header import read_sound_jpeg
 from streamloader.dts.picture_kind import (
     FORMAT_CODES,
     SAMPLING_CODES,
@@ -54,7 +55,8 @@ def read_picture_header(data: Buffer) -> PictureHeader:
     view = byte_view(data)
     start = bytes(view[:12])
     if start.startswith(b"\xff\xd8"):
-        return read_jpeg(data if isinstance(data, bytes) else bytes(view))
+        # Python has the words for what is wrong with one.
+        return read_sound_jpeg(view) or read_jpeg(bytes(view))
     for magic, read in _READERS:
         if start.startswith(magic):
             return read(view)

@@ -8,12 +8,8 @@ import numpy as np
 import numpy.typing as npt
 
 from streamloader.dts.hashes import DEFAULT_HASH, hash_function
+from streamloader.dts.native_kernel import ffi, lib
 from streamloader.errors import ConfigError
-
-try:
-    from streamloader.dts._native import ffi, lib
-except ImportError:
-    ffi = lib = None
 
 IS_NATIVE = lib is not None
 """Whether copies and checks of padding are native."""

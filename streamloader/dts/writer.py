@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import hashlib
 import zlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from enum import Enum
 from typing import Any
 
+import numpy.typing as npt
+
 from streamloader.dts.compression import DEFAULT_LEVEL, Compressor
+from streamloader.dts.fields import ELEMENT_DTYPES
 from streamloader.dts.index_builder import IndexBuilder
 from streamloader.dts.layout import (
     FIELD_ALIGN,
@@ -19,7 +22,8 @@ from streamloader.dts.layout import (
 )
 from streamloader.dts.limits import DEFAULT_LIMITS
 from streamloader.dts.naming import encode_key
-from streamloader.dts.picture_kind import UNREADABLE_KIND, PictureHeaderError
+from streamloader.dts.packed import PackedJpegs, takes_packed
+from streamloader.dts.picture_kind import UNREADABLE_KIND, PictureHeader, PictureHeaderError
 from streamloader.dts.pictures import read_picture_header
 from streamloader.dts.schema import Schema
 from streamloader.dts.shard_summary import ShardSummary
@@ -29,7 +33,7 @@ from streamloader.dts.values import Encoder, encoder
 from streamloader.dts.zstd import Dictionary
 from streamloader.errors import ConfigError, ShardError
 
-Sink = Callable[[bytes], object]
+Sink = Callable[[bytes | memoryview], object]
 """Takes the next bytes of the file; what it returns is ignored."""
 
 
@@ -55,6 +59,8 @@ class ShardWriter:
             make a 16th smaller, or makes more than 1000 times smaller, is stored raw.
         dictionaries: zstd dictionaries by field, each stored in the shard. Different
             dictionaries of one field in a data set must have different ids, as trained ones do.
+        sink_keeps: the sink may keep what it is given. A sink that is done with it before a value
+            can change is given memoryviews of the values, which spares a copy of each.
 
     A record that is refused leaves nothing behind. When `sink` raises, the shard cannot be
     continued and further calls say so. Same records, same bytes: nothing of time or host is
@@ -78,12 +84,14 @@ class ShardWriter:
         allow_unreadable_pictures: bool = False,
         zstd_level: int = DEFAULT_LEVEL,
         dictionaries: Mapping[str, bytes] | None = None,
+        sink_keeps: bool = True,
     ) -> None:
         self.schema = schema
         self._head = Head(uuid, sample_align)
         self._sink = sink
         self._name = name
         self._allow_unreadable = allow_unreadable_pictures
+        self._sink_keeps = sink_keeps
         self._state = _State.OPEN
         self._digest = hashlib.sha256()
         self._index = IndexBuilder(schema, self._head.data_offset, keys=keys)
@@ -105,12 +113,18 @@ class ShardWriter:
         """Bytes given to the sink so far."""
         return self._at
 
-    def add(self, record: Mapping[str, Any], key: str | None = None) -> None:
+    def add(
+        self,
+        record: Mapping[str, Any],
+        key: str | None = None,
+        headers: Mapping[str, PictureHeader] | None = None,
+    ) -> None:
         """Append one record.
 
         Args:
             record: a value for each field of the schema, and nothing else.
             key: the sample's name; None or empty means none. Dropped if the shard has no keys.
+            headers: of pictures, by field, where they were read already.
 
         Raises:
             ConfigError: for a missing or unknown field or a value that does not fit its type.
@@ -121,8 +135,9 @@ class ShardWriter:
             raise self._wrong_fields(record)
         columns = [self._encoded(record, name, encode) for name, encode in self._columns]
         raw = [self._encoded(record, name, encode) for name, encode, _ in self._payload]
-        headers = [
-            self._header(name, data) if is_picture else None
+        known = headers or {}
+        read_headers = [
+            self._header(name, data, known.get(name)) if is_picture else None
             for (name, _, is_picture), data in zip(self._payload, raw, strict=True)
         ]
         raw_key = encode_key(key) if key else b""
@@ -136,9 +151,46 @@ class ShardWriter:
             parts.append(bytes(extent - used))
         self._write_head()
         for part in parts:
-            # The sink may keep what it is given, and only bytes are sure to stay as they are.
-            self._write(part if type(part) is bytes else bytes(part))
-        self._index.add(columns, payload, [len(data) for data in raw], headers, raw_key, extent)
+            # Only bytes are sure to stay as they are.
+            keep = self._sink_keeps and type(part) is not bytes
+            self._write(bytes(part) if keep else part)
+        lengths = [len(data) for data in raw]
+        self._index.add(columns, payload, lengths, read_headers, raw_key, extent)
+
+    def add_packed(
+        self, pictures: PackedJpegs, columns: Mapping[str, npt.NDArray[Any]], keys: Sequence[str]
+    ) -> None:
+        """Append records of one picture each; what ``add`` would have made of each of them.
+
+        Args:
+            pictures: at multiples of the shard's alignment; the sink is given a view of them.
+            columns: values of the other fields by name, ``[n]`` each, in the field's type.
+            keys: of the samples; empty for none.
+
+        Raises:
+            ConfigError: the schema is none for packed records, or columns do not fit it.
+        """
+        self._require_open()
+        align, count = self._head.sample_align, len(pictures.lengths)
+        misaligned = (pictures.offsets % align).any() or pictures.offsets[-1] != len(pictures.data)
+        if not takes_packed(self.schema) or self._sink_keeps or misaligned:
+            raise ConfigError(f"{self._name} takes no packed pictures; add them one by one")
+        fields = [field for field in self.schema.fields if field.is_column]
+        if columns.keys() != {f.name for f in fields} or len(keys) != count:
+            raise ConfigError(f"packed pictures of {self._name} have other columns than the schema")
+        stored = []
+        for field in fields:
+            values = columns[field.name]
+            if values.dtype != ELEMENT_DTYPES[field.type] or values.shape != (count,):
+                raise ConfigError(
+                    f"packed pictures of {self._name}, column {field.name!r}: expected {count}"
+                    f" values of {field.type}, got {values.shape} of {values.dtype}"
+                )
+            stored.append(values.tobytes())
+        raw_keys = [encode_key(key) if key else b"" for key in keys]
+        self._write_head()
+        self._write(pictures.data)
+        self._index.add_packed(stored, pictures, raw_keys)
 
     def finish(self, stats: Mapping[str, Any] | None = None) -> ShardSummary:
         """Write the index; the shard is complete when this returns.
@@ -205,9 +257,11 @@ class ShardWriter:
                 f"record {self.num_samples} of {self._name}, field {name!r}: {exc}"
             ) from exc
 
-    def _header(self, name: str, data: bytes | memoryview) -> tuple[int, int, int]:
+    def _header(
+        self, name: str, data: bytes | memoryview, known: PictureHeader | None
+    ) -> tuple[int, int, int]:
         try:
-            header = read_picture_header(data)
+            header = known or read_picture_header(data)
         except PictureHeaderError as exc:
             if self._allow_unreadable:
                 return 0, 0, UNREADABLE_KIND
@@ -241,7 +295,7 @@ class ShardWriter:
         if self._at == 0:
             self._write(self._head.pack() + bytes(self._head.data_offset - HEAD_BYTES))
 
-    def _write(self, data: bytes) -> None:
+    def _write(self, data: bytes | memoryview) -> None:
         if not data:
             return
         try:

@@ -23,6 +23,8 @@ from streamloader.convert import (
     read_samples,
     verify,
 )
+from streamloader.convert.sources import packed_files
+from streamloader.dts.record_bytes import HASHES_NATIVELY
 from streamloader.errors import ConfigError
 
 HOSTILE = Path(__file__).parents[1] / "hostile"
@@ -240,15 +242,20 @@ def test_a_file_that_changes_after_the_listing_is_rejected(
     assert "no regular file" in reasons["ant/02.jpg"]
 
 
+@pytest.mark.parametrize("failing", ["check_picture", "prepare_picture"])
 def test_a_failure_in_a_worker_is_the_failure_of_the_conversion(
-    class_tree: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    class_tree: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, failing: str
 ) -> None:
-    from streamloader.convert import pipeline
+    from streamloader.convert import runs
 
     def fail(*args: Any, **options: Any) -> bytes:
         raise MemoryError("worker")
 
-    monkeypatch.setattr(pipeline, "prepare_picture", fail)
+    if failing == "prepare_picture":
+        (class_tree / "ant" / "odd.jpg").write_bytes(b"read one by one, as all beside it")
+    elif packed_files.lib is None or not HASHES_NATIVELY:
+        pytest.skip("with nothing native every sample is read one by one")
+    monkeypatch.setattr(runs, failing, fail)
     before = threading.active_count()
     with pytest.raises(MemoryError, match="worker"):
         convert(class_tree, tmp_path / "out", jobs=4)

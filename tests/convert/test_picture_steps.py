@@ -38,7 +38,7 @@ def oriented(image: Image.Image, orientation: int, file_format: str = "JPEG") ->
 
 
 def prepared(data: bytes, **options: Any) -> bytes:
-    return prepare_picture(data, PictureOptions(**options), decode=True)
+    return bytes(prepare_picture(data, PictureOptions(**options), decode=True)[0])
 
 
 def test_the_short_side_shrinks_and_small_pictures_stay_as_they_are() -> None:

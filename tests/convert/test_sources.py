@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 
 from storage_backends import StorageError, open_store
+from streamloader.cli._convert_options import ENGINES as ENGINES_IN_HELP
 from streamloader.cli._convert_options import SOURCE_KINDS as KINDS_IN_HELP
 from streamloader.convert import (
     SOURCE_KINDS,
@@ -23,6 +24,7 @@ from streamloader.convert import (
     read_samples,
     verify,
 )
+from streamloader.convert.engines import ENGINES
 from streamloader.convert.sources.tar_index import WINDOW_BYTES, read_members
 from streamloader.errors import ConfigError
 from streamloader.fetch import LoopThread
@@ -37,8 +39,9 @@ def records(dest: Path, **options: Any) -> dict[str, dict[str, Any]]:
     return {str(s.key): s.record for s in read_samples(dest, range(count), **options)}
 
 
-def test_the_kinds_in_the_help_are_those_there_are() -> None:
+def test_the_kinds_and_engines_in_the_help_are_those_there_are() -> None:
     assert KINDS_IN_HELP == SOURCE_KINDS
+    assert ENGINES_IN_HELP == ENGINES
 
 
 # Folders in a bucket
@@ -332,6 +335,41 @@ def test_arrays_of_objects_are_refused(tmp_path: Path, jpeg: Jpeg) -> None:
     write_tar(tmp_path / "s.tar", {"0.jpg": jpeg(0), "0.npy": file.getvalue()})
     with pytest.raises(ConfigError, match="no number that can be stored"):
         convert(tmp_path / "s.tar", tmp_path / "out")
+
+
+def npz(**arrays: Any) -> bytes:
+    file = io.BytesIO()
+    np.savez_compressed(file, **arrays)
+    return file.getvalue()
+
+
+def test_an_archive_of_arrays_becomes_a_field_each(tmp_path: Path) -> None:
+    members = {
+        f"{n:03d}.pose.npz": npz(box=np.full((2, 2), n, np.float32), ids=np.arange(n + 1))
+        for n in range(9)
+    }
+    members["009.pose.npz"] = npz(box=np.zeros((2, 2), np.float32))
+    members["010.pose.npz"] = npz(box=np.zeros((2, 3), np.float32), ids=np.arange(1))
+    members["011.pose.npz"] = members["000.pose.npz"][:-30]
+    write_tar(tmp_path / "s.tar", members)
+    report = convert(tmp_path / "s.tar", tmp_path / "out")
+    assert report.samples == 9
+    assert sorted(reject.path for reject in report.rejected) == ["009", "010", "011"]
+    stored = records(tmp_path / "out")["004"]
+    np.testing.assert_array_equal(stored["pose.npz.box"], np.full((2, 2), 4, np.float32))
+    np.testing.assert_array_equal(stored["pose.npz.ids"], np.arange(5))
+
+
+@pytest.mark.parametrize("kind", ["names", "shapes", "objects"])
+def test_archives_that_are_no_fields_stay_bytes(tmp_path: Path, kind: str) -> None:
+    archives = {
+        "names": [npz(a=np.arange(2)), npz(b=np.arange(2))],
+        "shapes": [npz(a=np.zeros((2, 2))), npz(a=np.zeros((3, 2)))],
+        "objects": [npz(a=np.array([None, "x"], dtype=object))] * 2,
+    }[kind]
+    write_tar(tmp_path / "s.tar", {f"{n}.npz": data for n, data in enumerate(archives)})
+    convert(tmp_path / "s.tar", tmp_path / "out")
+    assert [records(tmp_path / "out")[str(n)]["npz"] for n in range(2)] == archives
 
 
 def test_tars_in_train_and_val_are_splits(tmp_path: Path, jpeg: Jpeg) -> None:

@@ -9,8 +9,9 @@ from typing import Self
 
 from streamloader.convert.destination import Destination
 from streamloader.convert.journal import Journal
-from streamloader.convert.pipeline import ShardResult, StoringOptions
+from streamloader.convert.pipeline import ShardResult
 from streamloader.convert.plan import ShardPlan
+from streamloader.convert.runs import StoringOptions
 from streamloader.convert.sources import Source
 from streamloader.convert.tally import Tally
 

@@ -7,12 +7,12 @@ from streamloader.convert.parallel import for_each
 from streamloader.convert.pipeline import (
     SHARDS_IN_FLIGHT,
     Pipeline,
-    Run,
     ShardResult,
     Threads,
     conversion_threads,
 )
 from streamloader.convert.plan import ShardPlan
+from streamloader.convert.runs import Run
 from streamloader.convert.sources import ReadSamples
 
 

@@ -16,12 +16,11 @@ from streamloader.convert.engines.engine import Engine, Job
 from streamloader.convert.journal import write_entry
 from streamloader.convert.pipeline import (
     Pipeline,
-    Run,
     ShardResult,
-    StoringOptions,
     conversion_threads,
 )
 from streamloader.convert.plan import ShardPlan
+from streamloader.convert.runs import Run, StoringOptions
 from streamloader.convert.sources import Source
 from streamloader.errors import ConfigError
 

@@ -4,6 +4,7 @@ from streamloader.convert.sources.opening import SOURCE_KINDS, SourceChoice, ope
 from streamloader.convert.sources.source import (
     Int64Array,
     Listing,
+    ReadPacked,
     ReadSamples,
     Record,
     Source,
@@ -14,6 +15,7 @@ __all__ = [
     "SOURCE_KINDS",
     "Int64Array",
     "Listing",
+    "ReadPacked",
     "ReadSamples",
     "Record",
     "Source",

@@ -11,6 +11,7 @@ import numpy as np
 
 from storage_backends import Truncated, open_store
 from streamloader.convert.report import Rejected
+from streamloader.convert.run_memory import RunMemory
 from streamloader.convert.sources.source import (
     Int64Array,
     Listing,
@@ -71,7 +72,9 @@ class DatasetSource(Source):
                         " convert again"
                     )
 
-                def read(split: int, places: Sequence[int]) -> Iterator[Record | Rejected]:
+                def read(
+                    split: int, places: Sequence[int], _memory: RunMemory | None = None
+                ) -> Iterator[Record | Rejected]:
                     return iter(loop.run(self._read(catalog, split, places)))
 
                 yield read

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from streamloader.convert.report import Rejected, utf8_name
+from streamloader.convert.run_memory import RunMemory
 from streamloader.convert.sources.places import (
     FileRange,
     Place,
@@ -109,7 +110,9 @@ class DtsV3Source(Source):
     def reading(self) -> Iterator[ReadSamples]:
         with self.place.reading() as read_ranges:
 
-            def read(split: int, places: Sequence[int]) -> Iterator[Record | Rejected]:
+            def read(
+                split: int, places: Sequence[int], _memory: RunMemory | None = None
+            ) -> Iterator[Record | Rejected]:
                 return self._read(read_ranges, split, places)
 
             yield read

@@ -5,14 +5,19 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from streamloader.convert.report import Rejected, utf8_name
+from streamloader.convert.run_memory import RunMemory
 from streamloader.convert.sources.folder_layout import FolderLayout, FolderSplit, read_layout
+from streamloader.convert.sources.packed_files import PackedFiles
 from streamloader.convert.sources.places import FileRange, Place, ReadRanges, SourceFile, Unreadable
 from streamloader.convert.sources.source import (
     Listing,
+    ReadPacked,
     ReadSamples,
     Record,
     Source,
@@ -56,18 +61,22 @@ class FolderSource(Source):
     @contextmanager
     def reading(self) -> Iterator[ReadSamples]:
         with self.place.reading() as read_ranges:
+            yield _ReadFiles(self, read_ranges)
 
-            def read(split: int, places: Sequence[int]) -> Iterator[Record | Rejected]:
-                return self._read(read_ranges, split, places)
 
-            yield read
+class _ReadFiles(ReadPacked):
+    def __init__(self, source: FolderSource, read_ranges: ReadRanges) -> None:
+        self._files = source.files
+        self._labels = [split.labels for split in source.listing.splits]
+        self._read_ranges = read_ranges
 
-    def _read(
-        self, read_ranges: ReadRanges, split: int, places: Sequence[int]
+    def __call__(
+        self, split: int, places: Sequence[int], memory: RunMemory | None = None, /
     ) -> Iterator[Record | Rejected]:
-        files = self.files[split]
-        labels = self.listing.splits[split].labels
-        contents = read_ranges([FileRange.whole(files[place]) for place in places])
+        files, labels = self._files[split], self._labels[split]
+        contents = self._read_ranges.into(
+            [FileRange.whole(files[place]) for place in places], memory or RunMemory(0)
+        )
         for place, content in zip(places, contents, strict=True):
             if isinstance(content, Unreadable):
                 yield Rejected(files[place].path, content.reason)
@@ -75,6 +84,15 @@ class FolderSource(Source):
                 yield {"image": content}
             else:
                 yield {"image": content, "label": int(labels[place])}
+
+    def packed(
+        self, split: int, places: Sequence[int], memory: RunMemory
+    ) -> tuple[PackedFiles, dict[str, npt.NDArray[Any]]] | None:
+        files, labels = self._files[split], self._labels[split]
+        found = self._read_ranges.packed([files[place] for place in places], memory)
+        if found is None:
+            return None
+        return found, {} if labels is None else {"label": labels[list(places)]}
 
 
 def _warn_tables(layout: FolderLayout) -> list[str]:

@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from streamloader.convert.report import Rejected, utf8_name
+from streamloader.convert.run_memory import RunMemory
 from streamloader.convert.sources.source import (
     Int64Array,
     Listing,
@@ -58,13 +59,19 @@ class JoinedSource(Source):
         with ExitStack() as stack:
             reads = [stack.enter_context(source.reading()) for source in self.inner]
 
-            def read(split: int, places: Sequence[int]) -> Iterator[Record | Rejected]:
-                return self._read(reads, split, places)
+            def read(
+                split: int, places: Sequence[int], memory: RunMemory | None = None
+            ) -> Iterator[Record | Rejected]:
+                return self._read(reads, split, places, memory)
 
             yield read
 
     def _read(
-        self, reads: Sequence[ReadSamples], split: int, places: Sequence[int]
+        self,
+        reads: Sequence[ReadSamples],
+        split: int,
+        places: Sequence[int],
+        memory: RunMemory | None,
     ) -> Iterator[Record | Rejected]:
         parts = self.parts[split]
         firsts = [part.first for part in parts]
@@ -73,7 +80,7 @@ class JoinedSource(Source):
         for number in set(owners.tolist()):
             part = parts[number]
             own = [p - part.first for p, o in zip(places, owners, strict=True) if o == number]
-            streams[number] = reads[part.source](part.split, own)
+            streams[number] = reads[part.source](part.split, own, memory)
         for owner in owners.tolist():
             content = next(streams[owner])
             yield relabelled(content, self.label_maps[parts[owner].source])

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from streamloader.convert.report import Rejected, utf8_name
+from streamloader.convert.run_memory import RunMemory
 from streamloader.convert.sources.folder import IMAGE
 from streamloader.convert.sources.folder_layout import read_layout
 from streamloader.convert.sources.label_table import LabelTable, read_table
@@ -102,9 +103,13 @@ class LabelledFolder(Source):
     def reading(self) -> Iterator[ReadSamples]:
         with self.place.reading() as read_ranges:
 
-            def read(split: int, places: Sequence[int]) -> Iterator[Record | Rejected]:
+            def read(
+                split: int, places: Sequence[int], memory: RunMemory | None = None
+            ) -> Iterator[Record | Rejected]:
                 files, rows = self.files[split], self.rows[split]
-                contents = read_ranges([FileRange.whole(files[place]) for place in places])
+                contents = read_ranges.into(
+                    [FileRange.whole(files[place]) for place in places], memory or RunMemory(0)
+                )
                 for place, content in zip(places, contents, strict=True):
                     if isinstance(content, Unreadable):
                         yield Rejected(files[place].path, content.reason)

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from streamloader.convert.report import Rejected, utf8_name
+from streamloader.convert.run_memory import RunMemory
 from streamloader.convert.sources.mds_columns import MdsColumn
 from streamloader.convert.sources.mds_shards import (
     INDEX_NAME,
@@ -87,7 +88,9 @@ class MdsSource(Source):
         with self.place.reading() as read_ranges:
             unpacked = UnpackedShards(read_ranges)
 
-            def read(split: int, places: Sequence[int]) -> Iterator[Record | Rejected]:
+            def read(
+                split: int, places: Sequence[int], _memory: RunMemory | None = None
+            ) -> Iterator[Record | Rejected]:
                 return self._read(read_ranges, unpacked, split, places)
 
             yield read

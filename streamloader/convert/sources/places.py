@@ -6,13 +6,17 @@ import asyncio
 import os
 import stat
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
-from typing import Any, TypeAlias
+from typing import Any
+
+import numpy as np
 
 from storage_backends import Changed, NotFound, Store, Truncated, open_store
 from streamloader.convert.report import utf8_name
+from streamloader.convert.run_memory import RunMemory
+from streamloader.convert.sources.packed_files import PackedFiles, read_packed_files
 from streamloader.errors import ConfigError
 from streamloader.fetch import LoopThread, all_or_cancel
 
@@ -56,8 +60,23 @@ class Unreadable:
     reason: str
 
 
-ReadRanges: TypeAlias = Callable[[Sequence[FileRange]], Iterator[bytes | Unreadable]]
-"""Gives the bytes of each range, in order; may be called from several threads at once."""
+class ReadRanges(ABC):
+    """Reads ranges of files; may be called from several threads at once."""
+
+    @abstractmethod
+    def into(
+        self, ranges: Sequence[FileRange], memory: RunMemory
+    ) -> Iterator[memoryview | Unreadable]:
+        """Give the bytes of each range in order, as pieces of ``memory``."""
+
+    @abstractmethod
+    def packed(self, files: Sequence[SourceFile], memory: RunMemory) -> PackedFiles | None:
+        """Give whole files at once, None where that is no gain or one is not as it was listed."""
+
+    def __call__(self, ranges: Sequence[FileRange]) -> Iterator[bytes | Unreadable]:
+        """Give the bytes of each range in order."""
+        for data in self.into(ranges, RunMemory(0)):
+            yield data if isinstance(data, Unreadable) else bytes(data)
 
 
 class Place(ABC):
@@ -106,11 +125,22 @@ class Folder(Place):
 
     @contextmanager
     def reading(self) -> Iterator[ReadRanges]:
-        yield self._read
+        yield _ReadFolder(self.url)
 
-    def _read(self, ranges: Sequence[FileRange]) -> Iterator[bytes | Unreadable]:
+
+class _ReadFolder(ReadRanges):
+    def __init__(self, root: str) -> None:
+        self._root = os.path.join(root, "")
+
+    def into(
+        self, ranges: Sequence[FileRange], memory: RunMemory
+    ) -> Iterator[memoryview | Unreadable]:
         for wanted in ranges:
-            yield read_local(os.path.join(self.url, wanted.file.path), wanted)
+            yield read_local(self._root + wanted.file.path, wanted, memory)
+
+    def packed(self, files: Sequence[SourceFile], memory: RunMemory) -> PackedFiles | None:
+        lengths = np.fromiter((file.size for file in files), np.int64, len(files))
+        return read_packed_files(self._root, [file.path for file in files], lengths, memory)
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,20 +186,32 @@ class Bucket(Place):
         with LoopThread("source-loop") as loop:
             loop.run(store.__aenter__())
             try:
-
-                def read(ranges: Sequence[FileRange]) -> Iterator[bytes | Unreadable]:
-                    return iter(loop.run(_read_all(store, ranges)))
-
-                yield read
+                yield _ReadBucket(store, loop)
             finally:
                 loop.run(store.close())
 
 
-async def _read_all(store: Store, ranges: Sequence[FileRange]) -> list[bytes | Unreadable]:
+class _ReadBucket(ReadRanges):
+    def __init__(self, store: Store, loop: LoopThread) -> None:
+        self._store = store
+        self._loop = loop
+
+    def into(
+        self, ranges: Sequence[FileRange], memory: RunMemory
+    ) -> Iterator[memoryview | Unreadable]:
+        pieces = [memory.take(wanted.length) for wanted in ranges]
+        return iter(self._loop.run(_read_all(self._store, ranges, pieces)))
+
+    def packed(self, _files: Sequence[SourceFile], _memory: RunMemory) -> None:
+        """Reads of a bucket do not wait for Python, and a second read would cost another one."""
+
+
+async def _read_all(
+    store: Store, ranges: Sequence[FileRange], pieces: Sequence[memoryview]
+) -> list[memoryview | Unreadable]:
     at_once = asyncio.Semaphore(_READS_IN_FLIGHT)
 
-    async def read(wanted: FileRange) -> bytes | Unreadable:
-        data = bytearray(wanted.length)
+    async def read(wanted: FileRange, data: memoryview) -> memoryview | Unreadable:
         file = wanted.file
         async with at_once:
             try:
@@ -180,9 +222,9 @@ async def _read_all(store: Store, ranges: Sequence[FileRange]) -> list[bytes | U
                 return Unreadable(f"has less than the {file.size} bytes it was listed with")
             except Changed:
                 return Unreadable("changed during the conversion: it is another object now")
-        return bytes(data)
+        return data
 
-    return await all_or_cancel([read(wanted) for wanted in ranges])
+    return await all_or_cancel(list(map(read, ranges, pieces)))
 
 
 def is_in_bucket(path: str) -> bool:
@@ -211,8 +253,9 @@ def open_place(
     return Folder(absolute)
 
 
-def read_local(path: str, wanted: FileRange) -> bytes | Unreadable:
+def read_local(path: str, wanted: FileRange, memory: RunMemory) -> memoryview | Unreadable:
     """Read bytes of a local file, if it still is the one that was listed: plans rest on it."""
+    data = memory.take(wanted.length)
     try:
         fd = open_nonblocking(path, os.O_RDONLY)
         try:
@@ -224,25 +267,25 @@ def read_local(path: str, wanted: FileRange) -> bytes | Unreadable:
                     f"changed during the conversion: listed with {wanted.file.size} bytes, now"
                     f" {status.st_size}"
                 )
-            data = _read_at(fd, wanted.offset, wanted.length)
+            got = _read_at(fd, wanted.offset, data)
         finally:
             os.close(fd)
     except OSError as error:
         return Unreadable(f"cannot be read: {error.strerror or error}")
-    if len(data) != wanted.length:
-        return Unreadable(f"changed during the conversion: {len(data)} of {wanted.length} bytes")
+    if got != wanted.length:
+        return Unreadable(f"changed during the conversion: {got} of {wanted.length} bytes")
     return data
 
 
-def _read_at(fd: int, offset: int, length: int) -> bytes:
-    """Read up to ``length`` bytes; in one call, but for what a system gives in several."""
-    data = os.pread(fd, length, offset)
-    while len(data) < length:
-        more = os.pread(fd, length - len(data), offset + len(data))
+def _read_at(fd: int, offset: int, data: memoryview) -> int:
+    """Fill ``data``, as far as the file goes; in one call, but for what systems give in several."""
+    got = os.preadv(fd, [data], offset)
+    while got < len(data):
+        more = os.preadv(fd, [data[got:]], offset + got)
         if not more:
             break
-        data += more
-    return data
+        got += more
+    return got
 
 
 def open_nonblocking(path: str, flags: int) -> int:

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from streamloader.convert.report import Rejected
+from streamloader.convert.run_memory import RunMemory
 from streamloader.convert.sources.source import (
     Int64Array,
     Listing,
@@ -41,9 +42,13 @@ class SelectedSource(Source):
     def reading(self) -> Iterator[ReadSamples]:
         with self.inner.reading() as read_inner:
 
-            def read(split: int, places: Sequence[int]) -> Iterator[Record | Rejected]:
+            def read(
+                split: int, places: Sequence[int], memory: RunMemory | None = None
+            ) -> Iterator[Record | Rejected]:
                 chosen = self.places[split]
-                return read_inner(self.splits[split], [int(chosen[place]) for place in places])
+                return read_inner(
+                    self.splits[split], [int(chosen[place]) for place in places], memory
+                )
 
             yield read
 

@@ -8,15 +8,17 @@ A source is data: it can be pickled, and what it needs to read (files, connectio
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import Any, Protocol, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
 from streamloader.convert.report import Rejected
+from streamloader.convert.run_memory import RunMemory
+from streamloader.convert.sources.packed_files import PackedFiles
 from streamloader.dts import Field
 
 Int64Array: TypeAlias = npt.NDArray[np.int64]
@@ -24,12 +26,43 @@ Int64Array: TypeAlias = npt.NDArray[np.int64]
 Record: TypeAlias = Mapping[str, Any]
 """A value for every field."""
 
-ReadSamples: TypeAlias = Callable[[int, Sequence[int]], Iterator[Record | Rejected]]
-"""``read(split, places)`` gives a record, or why there is none, for each place, in order.
 
-Called from several threads at once. It raises only what ends the conversion, such as a storage
-that does not answer; what is wrong with one sample makes it a ``Rejected``.
-"""
+class ReadSamples(Protocol):
+    """Reads samples of a source; called from several threads at once."""
+
+    def __call__(
+        self, split: int, places: Sequence[int], memory: RunMemory | None = None, /
+    ) -> Iterator[Record | Rejected]:
+        """Give a record, or why there is none, for each place, in order.
+
+        It raises only what ends the conversion, such as a storage that does not answer; what is
+        wrong with one sample makes it a ``Rejected``.
+
+        Args:
+            split: place of the split in the listing.
+            places: in the split.
+            memory: where bytes may lie, then as memoryviews; None gives bytes of their own.
+        """
+
+
+class ReadPacked(ABC):
+    """A ``ReadSamples`` of a source whose samples are one file and whole numbers each."""
+
+    @abstractmethod
+    def __call__(
+        self, split: int, places: Sequence[int], memory: RunMemory | None = None, /
+    ) -> Iterator[Record | Rejected]:
+        """Give samples one by one; see ``ReadSamples``."""
+
+    @abstractmethod
+    def packed(
+        self, split: int, places: Sequence[int], memory: RunMemory
+    ) -> tuple[PackedFiles, dict[str, npt.NDArray[Any]]] | None:
+        """Give the files of samples, and their other fields by name.
+
+        None where that cannot be, such as for a file that is not as it was listed: the samples
+        are read one by one then, which tells what is wrong.
+        """
 
 
 @dataclass(frozen=True, slots=True, eq=False)

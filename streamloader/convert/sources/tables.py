@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from streamloader.convert.report import Rejected, utf8_name
+from streamloader.convert.run_memory import RunMemory
 from streamloader.convert.sources.arrow_columns import ArrowColumn, missing_value, values_of
 from streamloader.convert.sources.places import Place
 from streamloader.convert.sources.source import (
@@ -91,7 +92,9 @@ class TableSource(Source):
             names = [column.name for column in self.columns]
             held = _HeldGroups(TABLE_KINDS[self.kind](self.place, read_ranges), names)
 
-            def read(split: int, places: Sequence[int]) -> Iterator[Record | Rejected]:
+            def read(
+                split: int, places: Sequence[int], _memory: RunMemory | None = None
+            ) -> Iterator[Record | Rejected]:
                 return self._read(held, split, places)
 
             yield read

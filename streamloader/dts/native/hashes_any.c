@@ -1,6 +1,7 @@
 /* Hashes for every processor, and the choice of the best ones. */
 #if __has_include(<xxhash.h>)
-#define SL_NAME sl_check_hashes_any
+#define SL_CHECK sl_check_hashes_any
+#define SL_HASH sl_hash_ranges_any
 #include "hashes.h"
 
 int sl_has_xxh3(void) { return 1; }
@@ -9,6 +10,8 @@ int sl_has_xxh3(void) { return 1; }
 int64_t sl_check_hashes_avx2(const uint8_t *data, int64_t size, int64_t count,
                              const int64_t *starts, const int64_t *ends, const uint64_t *expected,
                              uint8_t *is_bad);
+int64_t sl_hash_ranges_avx2(const uint8_t *data, int64_t size, int64_t count,
+                            const int64_t *starts, const int64_t *ends, uint64_t *hashes);
 #endif
 
 int64_t sl_check_hashes(const uint8_t *data, int64_t size, int64_t count, const int64_t *starts,
@@ -21,6 +24,16 @@ int64_t sl_check_hashes(const uint8_t *data, int64_t size, int64_t count, const 
     return sl_check_hashes_any(data, size, count, starts, ends, expected, is_bad);
 }
 
+int64_t sl_hash_ranges(const uint8_t *data, int64_t size, int64_t count, const int64_t *starts,
+                       const int64_t *ends, uint64_t *hashes) {
+#ifdef __x86_64__
+    if (__builtin_cpu_supports("avx2")) {
+        return sl_hash_ranges_avx2(data, size, count, starts, ends, hashes);
+    }
+#endif
+    return sl_hash_ranges_any(data, size, count, starts, ends, hashes);
+}
+
 #else
 #include "records.h"
 
@@ -30,5 +43,11 @@ int64_t sl_check_hashes(const uint8_t *data, int64_t size, int64_t count, const 
                         const int64_t *ends, const uint64_t *expected, uint8_t *is_bad) {
     (void)data, (void)size, (void)starts, (void)ends, (void)expected, (void)is_bad;
     return count;
+}
+
+int64_t sl_hash_ranges(const uint8_t *data, int64_t size, int64_t count, const int64_t *starts,
+                       const int64_t *ends, uint64_t *hashes) {
+    (void)data, (void)size, (void)count, (void)starts, (void)ends, (void)hashes;
+    return -1;
 }
 #endif

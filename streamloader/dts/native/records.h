@@ -1,4 +1,5 @@
-/* Checks and copies many records in one call, so that Python's lock is taken once for all of them.
+/* Checks and copies many records in one call, so that Python's lock is taken once for all of them;
+ * and reads the headers of JPEGs.
  * Nothing is allocated, and nothing outside the `size` bytes given is looked at: where a range
  * would reach beyond them, -1 is returned.
  */
@@ -7,7 +8,7 @@
 
 #include <stdint.h>
 
-/* 1 if this build has XXH3-64; sl_check_hashes may be called only then. */
+/* 1 if this build has XXH3-64; sl_check_hashes and sl_hash_ranges may be called only then. */
 int sl_has_xxh3(void);
 
 /* Sets is_bad[i] to 1 where bytes starts[i] to ends[i] of data do not hash to expected[i], else to
@@ -15,7 +16,12 @@ int sl_has_xxh3(void);
 int64_t sl_check_hashes(const uint8_t *data, int64_t size, int64_t count, const int64_t *starts,
                         const int64_t *ends, const uint64_t *expected, uint8_t *is_bad);
 
-/* The same where bytes starts[i] to ends[i] are not all zero. */
+/* Sets hashes[i] to that of bytes starts[i] to ends[i] of data; returns 0. */
+int64_t sl_hash_ranges(const uint8_t *data, int64_t size, int64_t count, const int64_t *starts,
+                       const int64_t *ends, uint64_t *hashes);
+
+/* Sets is_bad[i] to 1 where bytes starts[i] to ends[i] of data are not all zero, else to 0; returns how many
+ * are. */
 int64_t sl_check_zeros(const uint8_t *data, int64_t size, int64_t count, const int64_t *starts,
                        const int64_t *ends, uint8_t *is_bad);
 
@@ -29,5 +35,26 @@ int64_t sl_copy_rows(const uint8_t *memory, int64_t size, int64_t count, const i
 int64_t sl_copy_values(const uint8_t *memory, int64_t size, int64_t count, const int64_t *offsets,
                        const int64_t *lengths, uint8_t *out, int64_t num_rows, const int64_t *rows,
                        int64_t stride);
+
+/* What the header of a JPEG says; sampling as in picture_kind.py. */
+typedef struct {
+    int32_t width;
+    int32_t height;
+    int32_t progressive;
+    int32_t components;
+    int32_t sampling;
+    int32_t orientation;
+} sl_jpeg_header;
+
+/* Reads the header of a JPEG, of which the first two bytes are not looked at. Returns 1; 0 where
+ * something is wrong with it, and the header is of no use then. */
+int32_t sl_read_jpeg_header(const uint8_t *data, int64_t size, sl_jpeg_header *header);
+
+/* Sets width, height and kind, as in picture_kind.py, of each picture in bytes starts[i] to ends[i]
+ * of data. Returns how many it did: it stops at the first that is no JPEG, or has something wrong
+ * with its header. */
+int64_t sl_read_jpeg_headers(const uint8_t *data, int64_t size, int64_t count,
+                             const int64_t *starts, const int64_t *ends, uint32_t *widths,
+                             uint32_t *heights, uint16_t *kinds);
 
 #endif

@@ -5,7 +5,7 @@
  *
  * Each round flips bytes of a copy, overwrites a run of them or cuts it, and decodes it into a row
  * of exactly the right size. Built with sanitizers, any stray access ends the program; sets that
- * disagree by a bit or a verdict end it too. The seed of a round is printed on failure.
+ * disagree by a bit or a verdict end it too, and so does a check that passes what does not decode. The seed of a round is printed on failure.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -113,6 +113,15 @@ static int32_t decode(sl_decoder *decoder, const sl_task *task, file_bytes pictu
     return status;
 }
 
+/* Whether the check of a whole picture fits what its crop gave: it may find more, and never less. */
+static int checked_well(sl_decoder *decoder, const sl_task *task, file_bytes picture,
+                        int32_t status)
+{
+    char message[SL_MESSAGE_BYTES];
+    int32_t checked = sl_check(decoder, task, picture.bytes, picture.length, message);
+    return checked == status || (checked == SL_FAULT && status == SL_DECODED);
+}
+
 /* Decodes with each set; returns whether all agree. */
 static int agree(sl_decoder *const *decoders, int count, file_bytes picture, int32_t *status)
 {
@@ -130,6 +139,7 @@ static int agree(sl_decoder *const *decoders, int count, file_bytes picture, int
         same = same && crops[i].width == crops[0].width && crops[i].box.x1 == crops[0].box.x1;
         *status = seen;
     }
+    same = same && checked_well(decoders[0], &task, picture, *status);
     for (int i = 0; i < count; i++) {
         free(rows[i]);
     }
@@ -160,7 +170,7 @@ int main(int argc, char **argv)
         file_bytes picture = damage(files[draw((uint32_t)num_files)]);
         int32_t status = -1;
         if (!agree(decoders, num_sets, picture, &status)) {
-            fprintf(stderr, "round %ld of seed %s: vector widths disagree\n", round, argv[2]);
+            fprintf(stderr, "round %ld of seed %s: vector widths or the check disagree\n", round, argv[2]);
             return 1;
         }
         ended[status]++;
