@@ -113,13 +113,13 @@ def test_an_interrupted_run_ends_with_130_and_publishes_nothing(
 ) -> None:
     blocked = (
         "import sys\n"
-        "from streamloader.convert.pipeline import Pipeline\n"
+        "from streamloader.convert.runs import RunReader\n"
         "from streamloader.cli import main\n"
         "def block(self, split, places):\n"
         "    print('blocked', file=sys.stderr, flush=True)\n"
         "    self._abort.wait()\n"
         "    raise AssertionError('its result is not used')\n"
-        "Pipeline._read_run = block\n"
+        "RunReader.read_run = block\n"
         "main()\n"
     )
     process = subprocess.Popen(
