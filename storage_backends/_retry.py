@@ -13,6 +13,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import TypeVar
 
+from storage_backends._deadline import Deadlines
 from storage_backends.errors import StorageError, Unavailable
 from storage_backends.store import Counters
 
@@ -79,6 +80,7 @@ class RetryPolicy:
     ) -> None:
         self._attempts = attempts
         self._timeout_s = timeout_s
+        self._deadlines = Deadlines(timeout_s)
         self._counters = counters
         self._backoff = backoff or Backoff()
         self._reached = False
@@ -97,22 +99,24 @@ class RetryPolicy:
         now = asyncio.get_running_loop().time
         start = now()
         last: Fault | None = None
-        for attempt in range(1, self._attempts + 1):
-            try:
-                async with asyncio.timeout_at(start + self._timeout_s):
-                    return await attempt_once()
-            except Fault as fault:
-                last = fault
-            except TimeoutError as timeout:
-                cause = timeout if last is None else last.__cause__
-                raise self._out_of_time(last, url, attempt) from cause
-            delay_s = self._delay_s(last, attempt, now() - start)
-            if delay_s is None:
-                raise _final(last, attempt, now() - start) from last.__cause__
-            _log.debug("attempt %d of %s: %s; again in %.2f s", attempt, url, last, delay_s)
-            await asyncio.sleep(delay_s)
-            self._counters.add("storage.retries")
-        raise AssertionError("unreachable: the last attempt has no delay after it")
+        attempt = 1
+        try:
+            with self._deadlines.begin(start):
+                while True:
+                    try:
+                        return await attempt_once()
+                    except Fault as fault:
+                        last = fault
+                    delay_s = self._delay_s(last, attempt, now() - start)
+                    if delay_s is None:
+                        raise _final(last, attempt, now() - start) from last.__cause__
+                    _log.debug("attempt %d of %s: %s; again in %.2f s", attempt, url, last, delay_s)
+                    await asyncio.sleep(delay_s)
+                    self._counters.add("storage.retries")
+                    attempt += 1
+        except TimeoutError as timeout:
+            cause = timeout if last is None else last.__cause__
+            raise self._out_of_time(last, url, attempt) from cause
 
     def _delay_s(self, fault: Fault, attempt: int, elapsed_s: float) -> float | None:
         """Time to wait before the next attempt, or None if there must be none."""

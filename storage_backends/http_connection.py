@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import enum
+import time
 from collections.abc import Callable
 from typing import cast
 
@@ -19,6 +20,9 @@ HEAD_BYTES = 32 * 2**10
 _TEXT_BYTES = 64 * 2**10
 _MAX_INTERIM = 8
 _END = b"\r\n\r\n"
+_NOTHING = memoryview(b"")
+#: Not the loop's: that of uvloop stands still while callbacks run.
+_now = time.monotonic
 
 #: Looks at a head, and gives the memory that its body must fill exactly, or None for an answer
 #: whose body is read as text. Raises what the exchange shall raise.
@@ -61,16 +65,14 @@ class Connection(asyncio.BufferedProtocol):
         head: of the last answer.
         text: body of the last answer that was not accepted, at most 64 KiB.
         received: bytes of the body that lie in the accepted memory.
-        began: when the request left, in the loop's time.
-        touched: when the last byte came, or the request left, in the loop's time.
-        first_byte_s: time from the request to the head.
+        began: when the request left, by the monotonic clock.
+        touched: when the last byte came, or the request left, by the same.
         quiet_s: longest time without a byte in this exchange.
         fileno: descriptor of the socket.
         reused: the connection has carried an answer before.
     """
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
-        self._now = loop.time
         self._loop = loop
         self._transport: asyncio.Transport | None = None
         self._state = _State.IDLE
@@ -79,15 +81,16 @@ class Connection(asyncio.BufferedProtocol):
         self._filled = 0
         self._interim = 0
         self._accept: Accept | None = None
-        self._body: memoryview | None = None
+        self._body = _NOTHING
+        self._body_bytes = 0
         self._settled: asyncio.Future[Progress] | None = None
         self._failure: BaseException | None = None
         self._lost = loop.create_future()
-        self._without_body = False
         self.head: ResponseHead | None = None
         self.text = b""
         self.received = 0
-        self.began = self.touched = self.first_byte_s = self.quiet_s = 0.0
+        self.began = self.touched = _now()
+        self.quiet_s = 0.0
         self.reused = False
         self.fileno = -1
 
@@ -101,23 +104,24 @@ class Connection(asyncio.BufferedProtocol):
         """An exchange has begun and not ended."""
         return self._state in (_State.HEAD, _State.BODY, _State.TEXT)
 
-    def send(self, request: bytes, accept: Accept, *, without_body: bool = False) -> None:
+    def send(self, request: bytes, accept: Accept | None) -> None:
         """Begins an exchange.
 
         Args:
             request: the whole request.
-            accept: called once, with the head of the final answer.
-            without_body: answers have no body, as those to HEAD.
+            accept: called once, with the head of the final answer; None if answers have no body,
+                as those to HEAD and CONNECT.
         """
-        assert self.usable
+        transport = self._transport
+        assert self._state is _State.IDLE
+        assert transport is not None
         self._state = _State.HEAD
-        self._accept, self._without_body = accept, without_body
+        self._accept = accept
         self._filled = self._interim = self.received = 0
         self._failure, self.head, self.text = None, None, b""
-        self.began = self.touched = self._now()
-        self.first_byte_s = self.quiet_s = 0.0
-        assert self._transport is not None
-        self._transport.write(request)
+        self.began = self.touched = _now()
+        self.quiet_s = 0.0
+        transport.write(request)
 
     async def wait(self) -> Progress:
         """Returns when the exchange has ended, or has been called slow.
@@ -189,26 +193,27 @@ class Connection(asyncio.BufferedProtocol):
     def get_buffer(self, sizehint: int) -> memoryview:
         del sizehint  # the loop has no better idea of the size than the head has
         if self._state is _State.BODY:
-            assert self._body is not None
             return self._body[self.received :]
         # Never empty, which the loop takes for an error: bytes that nobody asked for, and
         # those of a head that is too long, are seen in buffer_updated.
         return self._view[self._filled :] if self._filled < HEAD_BYTES else self._view
 
     def buffer_updated(self, nbytes: int) -> None:
-        now = self._now()
-        self.quiet_s = max(self.quiet_s, now - self.touched)
+        now = _now()
+        quiet_s = now - self.touched
+        if quiet_s > self.quiet_s:
+            self.quiet_s = quiet_s
         self.touched = now
-        if self._state is _State.BODY:
-            assert self._body is not None
+        state = self._state
+        if state is _State.BODY:
             self.received += nbytes
-            if self.received == len(self._body):
+            if self.received == self._body_bytes:
                 self._finish()
-        elif self._state is _State.HEAD:
+        elif state is _State.HEAD:
             start = max(0, self._filled - 3)
             self._filled += nbytes
             self._look_for_head(start)
-        elif self._state is _State.TEXT:
+        elif state is _State.TEXT:
             self.text += bytes(self._view[:nbytes])
             self._look_for_text_end()
         else:
@@ -231,7 +236,6 @@ class Connection(asyncio.BufferedProtocol):
                 self._skip_interim(end + len(_END))
                 start = 0
                 continue
-            self.first_byte_s = self.quiet_s
             self._begin_body(head, end + len(_END))
 
     def _skip_interim(self, end: int) -> None:
@@ -245,16 +249,16 @@ class Connection(asyncio.BufferedProtocol):
 
     def _begin_body(self, head: ResponseHead, at: int) -> None:
         self.head = head
-        assert self._accept is not None
+        rest = self._view[at : self._filled]
+        if self._accept is None:
+            self._finish(surplus=len(rest) > 0)
+            return
         try:
             target = self._accept(head)
         except Exception as refusal:  # noqa: BLE001 - handed over to the waiter of the exchange
             self.fail(refusal)
             return
-        rest = self._view[at : self._filled]
-        if self._without_body:
-            self._finish(surplus=len(rest) > 0)
-        elif target is None:
+        if target is None:
             self._state = _State.TEXT
             self.text = bytes(rest)
             self._filled = 0
@@ -262,12 +266,13 @@ class Connection(asyncio.BufferedProtocol):
         elif head.length != len(target):
             self._wrong("a body of unknown length" if head.length is None else "another length")
         else:
-            self.received = min(len(rest), len(target))
-            target[: self.received] = rest[: self.received]
             self._filled = 0
-            self._state, self._body = _State.BODY, target
-            if self.received == len(target):
-                self._finish(surplus=len(rest) > len(target))
+            self._state, self._body, self._body_bytes = _State.BODY, target, head.length
+            if len(rest):
+                self.received = min(len(rest), head.length)
+                target[: self.received] = rest[: self.received]
+            if self.received == head.length:
+                self._finish(surplus=len(rest) > head.length)
 
     def _look_for_text_end(self) -> None:
         assert self.head is not None
@@ -305,7 +310,7 @@ class Connection(asyncio.BufferedProtocol):
     def _end(self, state: _State) -> None:
         """Lets go of the caller's memory, and of the waiter."""
         self._state = state
-        self._body = None
+        self._body = _NOTHING
         self._accept = None
         if self._settled is not None and not self._settled.done():
             self._settled.set_result(Progress.ENDED)

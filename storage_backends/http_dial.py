@@ -178,7 +178,7 @@ async def _tunnel(
         f"{proxy.authorization}\r\n"
     )
     # The answer to CONNECT has no body, whatever its headers say (RFC 9110, 9.3.6).
-    connection.send(request.encode(), lambda _: None, without_body=True)
+    connection.send(request.encode(), None)
     while await connection.wait() is not Progress.ENDED:
         continue
     assert connection.head is not None

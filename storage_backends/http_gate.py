@@ -50,10 +50,16 @@ class Gate:
         self._next_hold = _HOLD_WINDOWS[0]
         self._throttled_at = float("-inf")
 
+    def try_enter(self, nbytes: int) -> bool:
+        """Admission without a wait, if there is any; True must be followed by one ``leave``."""
+        if self._waiting or not self._admits(nbytes):
+            return False
+        self._admit(nbytes)
+        return True
+
     async def enter(self, nbytes: int) -> None:
         """Waits for admission; every return must be followed by one ``leave``."""
-        if not self._waiting and self._admits(nbytes):
-            self._admit(nbytes)
+        if self.try_enter(nbytes):
             return
         self._saturated = True
         turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -76,7 +82,8 @@ class Gate:
         elapsed = self._now() - self._window_from
         if elapsed >= _WINDOW_S:
             self._judge(self._window_bytes / elapsed)
-        self._wake()
+        if self._waiting:
+            self._wake()
 
     def throttled(self) -> None:
         """The server asked to slow down."""

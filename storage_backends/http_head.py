@@ -7,12 +7,12 @@ of one answer pass for those of another.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from typing import NamedTuple
 
 #: A whole head: status line, then lines of a name and a value, none of them folded.
 _HEAD = re.compile(
-    rb"HTTP/1\.([01]) ([1-5]\d\d)(?: [^\r\n\0]*)?"
-    rb"((?:\r\n[!#$%&'*+.^_`|~0-9A-Za-z-]+:[^\r\n\0]*)*)"
+    rb"HTTP/1\.([01]) ([1-5]\d\d)(?: [^\r\n\0]*+)?+"
+    rb"((?:\r\n[!#$%&'*+.^_`|~0-9A-Za-z-]++:[^\r\n\0]*+)*+)"
 )
 #: Headers that decide what the body is: two of them must not differ.
 _SINGLE = frozenset({"content-length", "content-range", "transfer-encoding", "etag", "location"})
@@ -23,8 +23,7 @@ class BadHead(ValueError):
     """A head that is no HTTP/1.1, or that can be read in two ways."""
 
 
-@dataclass(frozen=True, slots=True)
-class ResponseHead:
+class ResponseHead(NamedTuple):
     """What comes before the body.
 
     Attributes:
@@ -47,18 +46,27 @@ def parse_head(data: bytes) -> ResponseHead:
     match = _HEAD.fullmatch(data)
     if match is None:
         raise BadHead(f"no head of HTTP/1.1: {data[:60]!r}")
+    lines = match[3].decode("latin-1").split("\r\n")[1:]
     headers: dict[str, str] = {}
-    for line in match[3].decode("latin-1").split("\r\n")[1:]:
+    for line in lines:
         name, _, value = line.partition(":")
-        name, value = name.lower(), value.strip(" \t")
-        if name in _SINGLE and headers.get(name, value) != value:
-            raise BadHead(f"two different {name} headers")
-        headers[name] = value
+        headers[name.lower()] = value.strip(" \t")
+    if len(headers) < len(lines):
+        _refuse_contradictions(lines)
     status = int(match[2])
     length, chunked = _framing(status, headers)
     tokens = headers.get("connection", "").lower()
     keeps = "close" not in tokens and (match[1] == b"1" or "keep-alive" in tokens)
     return ResponseHead(status, headers, keeps, length, chunked)
+
+
+def _refuse_contradictions(lines: list[str]) -> None:
+    seen: dict[str, str] = {}
+    for line in lines:
+        name, _, value = line.partition(":")
+        name, value = name.lower(), value.strip(" \t")
+        if name in _SINGLE and seen.setdefault(name, value) != value:
+            raise BadHead(f"two different {name} headers")
 
 
 def _framing(status: int, headers: dict[str, str]) -> tuple[int | None, bool]:

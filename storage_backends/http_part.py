@@ -21,11 +21,11 @@ class Version:
         self.etag = etag
         self.size: int | None = None
 
-    def if_match(self) -> str:
+    def if_match(self) -> bytes:
         """Header line of a request; a weak etag never matches (RFC 9110, 13.1.1)."""
         if self.etag is None or self.etag.startswith("W/"):
-            return ""
-        return f'If-Match: "{self.etag}"\r\n'
+            return b""
+        return f'If-Match: "{self.etag}"\r\n'.encode()
 
     def admit(self, head: ResponseHead, size: int | None, place: Place) -> None:
         """Raises Fault if an answer is of another object."""
@@ -77,10 +77,10 @@ class Part:
         """Bytes that the whole part has."""
         return len(self.target)
 
-    def lines(self) -> str:
+    def lines(self) -> bytes:
         """Header lines that ask for what is missing."""
         first, last = self.offset + self.done, self.offset + len(self.target) - 1
-        return f"Range: bytes={first}-{last}\r\n{self.version.if_match()}"
+        return b"Range: bytes=%d-%d\r\n%b" % (first, last, self.version.if_match())
 
     def accept(self, head: ResponseHead) -> memoryview | None:
         """The memory that an answer fills, None if it is a refusal. Raises Fault."""
@@ -114,13 +114,16 @@ class Part:
         text = head.headers.get("content-range", "")
         match = _CONTENT_RANGE.fullmatch(text)
         first, end = self.offset + self.done, self.offset + len(self.target)
-        if match is None or int(match[1]) != first:
+        if match is None:
             raise self._wrong_range(text)
-        size = None if match[3] == "*" else int(match[3])
+        its_first, its_last, its_size = match.groups()
+        if int(its_first) != first:
+            raise self._wrong_range(text)
+        size = None if its_size == "*" else int(its_size)
         self.version.admit(head, size, self.place)
         if size is not None and size < end:
             raise too_short(self.place, end, size, 206)
-        if int(match[2]) != end - 1:
+        if int(its_last) != end - 1:
             raise self._wrong_range(text)
 
     def _check_whole(self, head: ResponseHead) -> None:
@@ -148,8 +151,8 @@ class WholeObject(Part):
         super().__init__(place, key, memoryview(bytearray()), 0, Version(None))
         self.max_bytes = max_bytes
 
-    def lines(self) -> str:
-        return super().lines() if self.done else ""
+    def lines(self) -> bytes:
+        return super().lines() if self.done else b""
 
     def accept(self, head: ResponseHead) -> memoryview | None:
         if head.status == 200 and not self.done:

@@ -6,6 +6,7 @@ import asyncio
 import fcntl
 import ssl
 import termios
+import time
 from array import array
 from collections.abc import Callable
 
@@ -20,6 +21,7 @@ RATE_WINDOW_S = 5.0
 _TICK_S = 0.05
 #: Servers close what is idle for longer, S3 after some 20 s.
 _IDLE_S = 15.0
+_now = time.monotonic
 
 
 class Pool:
@@ -38,7 +40,7 @@ class Pool:
         self._tls = tls
         self._slow_after_s = slow_after_s
         self._loop = asyncio.get_running_loop()
-        self._idle: list[tuple[Connection, float]] = []
+        self._idle: list[Connection] = []
         self._working: set[Connection] = set()
         self._window_from = 0.0
         self._window_finished = 0
@@ -50,8 +52,8 @@ class Pool:
     def take_idle(self) -> Connection | None:
         """The connection that was used last and is fit for another exchange."""
         while self._idle:
-            connection, since = self._idle.pop()
-            fresh = self._loop.time() - since < _IDLE_S
+            connection = self._idle.pop()
+            fresh = _now() - connection.touched < _IDLE_S
             # Bytes that nobody asked for could pass for the answer to the next request.
             if fresh and connection.usable and not self._has_unread(connection):
                 self._watch(connection)
@@ -73,7 +75,7 @@ class Pool:
         self._working.discard(connection)
         self._window_finished += connection.received
         if connection.usable and not self._ended:
-            self._idle.append((connection, self._loop.time()))
+            self._idle.append(connection)
         else:
             connection.abort()
 
@@ -83,7 +85,7 @@ class Pool:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        every = [connection for connection, _ in self._idle] + list(self._working)
+        every = [*self._idle, *self._working]
         self._idle.clear()
         self._working.clear()
         for connection in every:
@@ -103,7 +105,7 @@ class Pool:
 
     def _tick(self) -> None:
         """Looks at every exchange: silence ends it, a short silence calls it slow."""
-        now = self._loop.time()
+        now = _now()
         slow_after_s = self._slow_after_s()
         for connection in list(self._working):
             quiet_s = now - connection.touched
@@ -117,7 +119,7 @@ class Pool:
         self._timer = self._loop.call_later(_TICK_S, self._tick) if self._working else None
 
     def _begin_window(self) -> None:
-        self._window_from = self._loop.time()
+        self._window_from = _now()
         self._window_finished = 0
         self._window_start = {
             connection: (connection.began, connection.received)

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import ssl
-from collections.abc import Callable, Coroutine
-from typing import Any, Protocol, TypeVar
+import time
+from functools import partial
+from typing import Protocol
 
 from storage_backends._cancellation import all_or_none
 from storage_backends._retry import Fault, RetryPolicy
 from storage_backends.errors import Throttled
-from storage_backends.http_connection import Broken, Connection, Progress
+from storage_backends.http_connection import Accept, Broken, Connection, Progress
 from storage_backends.http_dial import Origin
 from storage_backends.http_faults import Refusal, broken_fault, dial_fault, refusal_fault
 from storage_backends.http_gate import Gate
@@ -23,9 +24,11 @@ from storage_backends.store import Counters
 
 #: A larger read is split into parts of about this size, which are read side by side.
 PART_BYTES = 8 * 2**20
+#: Parts begin where the whole does within a page: some processors copy several times slower to
+#: certain distances from the start of a page.
+_PAGE_BYTES = 4096
 _MAX_BYTES_IN_FLIGHT = 256 * 2**20
-
-T = TypeVar("T")
+_now = time.monotonic
 
 
 class Source(Protocol):
@@ -38,10 +41,13 @@ class Source(Protocol):
     def tls(self) -> ssl.SSLContext | None:
         """How its certificate is checked."""
 
-    async def prepare(self, place: Place) -> None:
-        """Called before every attempt: renews credentials whose time is nearly over."""
+    def is_ready(self) -> bool:
+        """Nothing has to be prepared for a request that begins now."""
 
-    def request(self, method: str, key: str) -> str:
+    async def prepare(self, place: Place) -> None:
+        """Renews credentials whose time is nearly over. Raises Fault."""
+
+    def request(self, method: str, key: str) -> bytes:
         """Request line and headers, without the empty line."""
 
     async def mend(self, refusal: Refusal) -> bool:
@@ -62,32 +68,32 @@ class HttpReader:
     def __init__(
         self, source: Source, policy: RetryPolicy, counters: Counters, max_connections: int
     ) -> None:
-        loop = asyncio.get_running_loop()
         self._source = source
         self._policy = policy
         self._counters = counters
-        self._now = loop.time
         self._hedge = Hedge()
-        self._gate = Gate(max_connections, _MAX_BYTES_IN_FLIGHT, loop.time)
+        self._gate = Gate(max_connections, _MAX_BYTES_IN_FLIGHT, _now)
         self._pools: dict[Origin, Pool] = {}
+        self._latest: tuple[Origin, Pool] | None = None
 
     async def read_into(
         self, place: Place, key: str, target: memoryview, offset: int, etag: str | None
     ) -> None:
         """Fills ``target``; as ``Store.read_into``."""
-        start = self._now()
+        start = _now()
         version = Version(etag)
-        count = max(1, round(len(target) / PART_BYTES))
-        if count == 1:
+        nbytes = len(target)
+        count = round(nbytes / PART_BYTES)
+        if count <= 1:
             await self._repeat(Part(place, key, target, offset, version))
         else:
-            size = -(-len(target) // count)
+            size = -(-nbytes // (count * _PAGE_BYTES)) * _PAGE_BYTES
             parts = [
                 Part(place, key, target[at : at + size], offset + at, version)
-                for at in range(0, len(target), size)
+                for at in range(0, nbytes, size)
             ]
             await all_or_none([self._repeat(part) for part in parts])
-        self._counters.observe("storage.read_s", self._now() - start)
+        self._counters.observe("storage.read_s", _now() - start)
 
     async def read(self, place: Place, key: str, max_bytes: int) -> bytes:
         """The whole of a small object; as ``Store.read``."""
@@ -97,37 +103,25 @@ class HttpReader:
 
     async def head(self, place: Place, key: str) -> ResponseHead:
         """The head of the answer to HEAD, under the retry policy. Raises StorageError."""
-
         part = Part(place, key, memoryview(bytearray()), 0, Version(None))
-
-        async def follow(connection: Connection) -> ResponseHead:
-            request = f"{self._source.request('HEAD', key)}\r\n"
-            connection.send(request.encode(), lambda _: None, without_body=True)
-            await _ended(connection)
-            await self._judge(connection, part)
-            assert connection.head is not None
-            return connection.head
-
-        async def attempt() -> ResponseHead:
-            await self._source.prepare(place)
-            return await self._exchange(part, follow)
-
-        return await self._policy.run(attempt, place.url)
+        return await self._policy.run(partial(self._head, part), place.url)
 
     async def close(self) -> None:
         """Closes every connection."""
-        pools, self._pools = list(self._pools.values()), {}
+        pools, self._pools, self._latest = list(self._pools.values()), {}, None
         for pool in pools:
             await pool.close()
 
     async def _repeat(self, part: Part) -> None:
-        await self._policy.run(lambda: self._attempt(part), part.place.url)
+        await self._policy.run(partial(self._attempt, part), part.place.url)
 
     async def _attempt(self, part: Part) -> None:
         """Reads what is missing. Raises Fault."""
-        await self._source.prepare(part.place)
+        if not self._source.is_ready():
+            await self._source.prepare(part.place)
         missing, before = part.missing, part.done
-        await self._gate.enter(missing)
+        if not self._gate.try_enter(missing):
+            await self._gate.enter(missing)
         try:
             await self._read(part, hedged=True)
         except Fault as fault:
@@ -135,58 +129,77 @@ class HttpReader:
                 self._gate.throttled()
             raise
         finally:
-            self._gate.leave(missing, part.done - before)
-            self._counters.add("storage.bytes_read", part.done - before)
+            got = part.done - before
+            self._gate.leave(missing, got)
+            self._counters.add("storage.bytes_read", got)
 
     async def _read(self, part: Part, *, hedged: bool) -> None:
-        """One request for what is missing, and a second one if the first is slow.
+        """One request for what is missing, and a second one if the first is slow. Raises Fault."""
+        request = b"%b%b\r\n" % (self._source.request("GET", part.key), part.lines())
+        await self._exchange(part, request, part.accept, hedged=hedged)
 
-        That second one is not ``hedged``, and counted here, where it is sure to be sent.
-        """
-        if not hedged:
-            self._counters.add("storage.hedges")
-        request = f"{self._source.request('GET', part.key)}{part.lines()}\r\n".encode()
+    async def _read_again(self, part: Part) -> None:
+        """The second request for the rest of another part. Raises Fault."""
+        # Counted here, where it is sure to be sent.
+        self._counters.add("storage.hedges")
+        await self._read(part, hedged=False)
 
-        async def follow(connection: Connection) -> None:
-            connection.send(request, part.accept)
-            await self._follow(connection, part, hedged=hedged)
-
-        await self._exchange(part, follow)
+    async def _head(self, part: Part) -> ResponseHead:
+        """One request for the head of an object. Raises Fault."""
+        await self._source.prepare(part.place)
+        request = b"%b\r\n" % self._source.request("HEAD", part.key)
+        head = await self._exchange(part, request, None, hedged=False)
+        assert head is not None
+        return head
 
     async def _exchange(
-        self, part: Part, follow: Callable[[Connection], Coroutine[Any, Any, T]]
-    ) -> T:
-        """Runs ``follow`` on a connection. Raises Fault.
+        self, part: Part, request: bytes, accept: Accept | None, *, hedged: bool
+    ) -> ResponseHead | None:
+        """Sends a request and follows its answer; one without ``accept`` is for the head alone.
 
         An idle connection may be closed by the server at the very moment of its use, which says
-        nothing about the server: the request goes out again at once.
+        nothing about the server: the request goes out again at once. Raises Fault.
+
+        Returns:
+            The head of the answer; None where the answer to a second request was faster.
         """
-        place = part.place
         while True:
             pool = self._pool(part.key)
             self._counters.add("storage.requests")
-            connection = await _connect(pool, place)
+            connection = pool.take_idle() or await _connect(pool, part.place)
             stale = connection.reused
             try:
-                return await follow(connection)
+                connection.send(request, accept)
+                won = await self._follow(connection, part, hedged=hedged)
+                return None if won else connection.head
             except Broken as broken:
-                if not (stale and broken.code == "ConnectionLost" and not broken.answered):
-                    raise broken_fault(broken, place, part.done, part.wanted) from broken
-                self._counters.add("storage.reconnects")
+                self._note_broken(broken, part, stale=stale)
             finally:
                 pool.give_back(connection)
+
+    def _note_broken(self, broken: Broken, part: Part, *, stale: bool) -> None:
+        """Returns if the request may go out again at once. Raises Fault."""
+        if not (stale and broken.code == "ConnectionLost" and not broken.answered):
+            raise broken_fault(broken, part.place, part.done, part.wanted) from broken
+        self._counters.add("storage.reconnects")
 
     def _pool(self, key: str) -> Pool:
         """The connections to the server that the source names now."""
         origin = self._source.origin(key)
+        if self._latest is not None and self._latest[0] is origin:
+            return self._latest[1]
         pool = self._pools.get(origin)
         if pool is None:
             pool = Pool(origin, self._source.tls, lambda: self._hedge.after_s)
             self._pools[origin] = pool
+        self._latest = (origin, pool)
         return pool
 
-    async def _follow(self, connection: Connection, part: Part, *, hedged: bool) -> None:
-        """Waits for the answer to what was sent. Raises Broken or Fault."""
+    async def _follow(self, connection: Connection, part: Part, *, hedged: bool) -> bool:
+        """Waits for the answer to what was sent; True if that to a second request was faster.
+
+        Raises Broken or Fault.
+        """
         won = False
         try:
             while await connection.wait() is Progress.SLOW:
@@ -197,22 +210,21 @@ class HttpReader:
                     break
         finally:
             part.done = part.wanted if won else part.done + connection.received
-        quiet_s = max(connection.quiet_s, self._now() - connection.touched)
-        self._hedge.learn(quiet_s)
-        if not won:
-            await self._judge(connection, part)
-
-    async def _judge(self, connection: Connection, part: Part) -> None:
-        """Raises Fault if the answer is a refusal."""
+        self._hedge.learn(max(connection.quiet_s, _now() - connection.touched))
         self._policy.note_answer()
-        head = connection.head
-        assert head is not None
-        if head.status in (200, 206):
-            return
-        fault = part.sharper(refusal_fault(head, connection.text, part.place))
-        if await self._source.mend(Refusal(part.key, head, connection.text, fault)):
+        if not won:
+            head = connection.head
+            assert head is not None
+            if head.status not in (200, 206):
+                raise await self._refusal(head, connection.text, part)
+        return won
+
+    async def _refusal(self, head: ResponseHead, text: bytes, part: Part) -> Fault:
+        """The fault of a refusal; a transient one if its reason could be mended."""
+        fault = part.sharper(refusal_fault(head, text, part.place))
+        if await self._source.mend(Refusal(part.key, head, text, fault)):
             fault.transient = True
-        raise fault
+        return fault
 
     async def _race(self, slow: Connection, part: Part) -> bool:
         """Asks for the rest a second time, into memory of its own; True if that was faster.
@@ -224,7 +236,7 @@ class HttpReader:
         memory = memoryview(bytearray(part.wanted - start))
         second = Part(part.place, part.key, memory, part.offset + start, part.version)
         first = asyncio.ensure_future(_ended(slow))
-        rival = asyncio.ensure_future(self._read(second, hedged=False))
+        rival = asyncio.ensure_future(self._read_again(second))
         try:
             await asyncio.wait([first, rival], return_when=asyncio.FIRST_COMPLETED)
             if not _succeeded(first) and not _succeeded(rival):
@@ -246,9 +258,6 @@ class HttpReader:
 
 
 async def _connect(pool: Pool, place: Place) -> Connection:
-    connection = pool.take_idle()
-    if connection is not None:
-        return connection
     try:
         return await pool.dial()
     except OSError as error:

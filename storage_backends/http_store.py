@@ -141,17 +141,20 @@ class HttpFiles:
             origin = self._origins[base] = origin_of(base)
         return origin
 
+    def is_ready(self) -> bool:
+        return True
+
     async def prepare(self, place: Place) -> None:
         """There is nothing to renew."""
 
-    def request(self, method: str, key: str) -> str:
+    def request(self, method: str, key: str) -> bytes:
         origin = self.origin(key)
         parts = urlsplit(self._url_of(key))
         target = f"{parts.path}?{parts.query}" if parts.query else parts.path
         return (
             f"{method} {origin.target_prefix}{target} HTTP/1.1\r\nHost: {origin.authority}\r\n"
             f"{origin.proxy_lines}Accept-Encoding: identity\r\n"
-        )
+        ).encode()
 
     async def mend(self, refusal: Refusal) -> bool:
         """Follows a redirection, but never from https to http."""

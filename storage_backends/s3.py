@@ -61,7 +61,8 @@ class S3Store(Store):
     async def read_into(
         self, key: str, offset: int, buffer: Buffer, etag: str | None = None
     ) -> None:
-        place = await self._place(key)
+        self._require_open()
+        place = self._requests.known_place(key) or await self._requests.place(key)
         target = writable_bytes(buffer, place.url)
         check_offset(offset, place.url)
         if len(target):

@@ -69,6 +69,12 @@ class S3Requests:
             ) from error
         return full
 
+    def known_place(self, key: str) -> Place | None:
+        """Where a read of ``key`` happens, if it has been asked for and nothing has changed."""
+        if self.connection.is_current(self._places_of):
+            return self._places.get((key, False))
+        return None
+
     async def place(self, key: str | None = None, *, writing: bool = False) -> Place:
         """Where an operation on ``key``, or on the bucket, happens."""
         client = await self.connection.client()

@@ -53,9 +53,13 @@ class S3Source:
         assert self._origin is not None
         return self._origin
 
+    def is_ready(self) -> bool:
+        fresh = time.monotonic() < self._fresh_until
+        return fresh and self._connection.is_current(self._client)
+
     async def prepare(self, place: Place) -> None:
         """Takes address and credentials from the engine, where they may have changed."""
-        if time.monotonic() < self._fresh_until and self._connection.is_current(self._client):
+        if self.is_ready():
             return
         access = await self._connection.access(place)
         parts = urlsplit(access.bucket_url)
@@ -70,7 +74,7 @@ class S3Source:
         self._client = access.client
         self._fresh_until = time.monotonic() + _FRESH_S
 
-    def request(self, method: str, key: str) -> str:
+    def request(self, method: str, key: str) -> bytes:
         assert self._origin is not None
         assert self._signer is not None
         path = self._paths.get(key)
@@ -80,7 +84,8 @@ class S3Source:
             path = self._paths[key] = f"{self._base_path}/{quote_path(key)}"
         origin = self._origin
         signed = self._signer.lines(method, path)
-        return f"{method} {origin.target_prefix}{path} HTTP/1.1\r\n{signed}{origin.proxy_lines}"
+        first = f"{method} {origin.target_prefix}{path} HTTP/1.1\r\n"
+        return f"{first}{signed}{origin.proxy_lines}".encode()
 
     async def mend(self, refusal: Refusal) -> bool:
         """Renews expired credentials, corrects the clock, or goes to the bucket's region."""
