@@ -37,9 +37,8 @@ class Source(Protocol):
     def origin(self, key: str) -> Origin:
         """The server that has an object; another one after a redirection."""
 
-    @property
-    def tls(self) -> ssl.SSLContext | None:
-        """How its certificate is checked."""
+    def tls(self, origin: Origin) -> ssl.SSLContext | None:
+        """How the certificate of a server is checked; None for one without."""
 
     def is_ready(self) -> bool:
         """Nothing has to be prepared for a request that begins now."""
@@ -190,7 +189,7 @@ class HttpReader:
             return self._latest[1]
         pool = self._pools.get(origin)
         if pool is None:
-            pool = Pool(origin, self._source.tls, lambda: self._hedge.after_s)
+            pool = Pool(origin, self._source.tls(origin), lambda: self._hedge.after_s)
             self._pools[origin] = pool
         self._latest = (origin, pool)
         return pool

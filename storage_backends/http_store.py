@@ -106,7 +106,7 @@ class HttpStore(Store):
         if self._reader is None:
             options = self._options
             policy = RetryPolicy(options.download_retry, options.download_timeout, self._counters)
-            source = HttpFiles(self.url, tls_context(None, verify=options.verify_tls))
+            source = HttpFiles(self.url, verify_tls=options.verify_tls)
             self._reader = HttpReader(source, policy, self._counters, options.max_connections)
         return self._reader
 
@@ -124,14 +124,15 @@ class HttpFiles:
 
     Args:
         url: what all of them are below.
-        tls: how certificates are checked.
+        verify_tls: check the server's certificate.
     """
 
-    def __init__(self, url: str, tls: ssl.SSLContext) -> None:
+    def __init__(self, url: str, *, verify_tls: bool) -> None:
         self._url = url
         self._origins: dict[str, Origin] = {}
         self._moved: dict[str, tuple[str, int]] = {}
-        self.tls = tls
+        self._verify_tls = verify_tls
+        self._tls: ssl.SSLContext | None = None
 
     def origin(self, key: str) -> Origin:
         url = self._url_of(key)
@@ -140,6 +141,11 @@ class HttpFiles:
         if origin is None:
             origin = self._origins[base] = origin_of(base)
         return origin
+
+    def tls(self, origin: Origin) -> ssl.SSLContext | None:
+        if origin.scheme == "https" and self._tls is None:
+            self._tls = tls_context(None, verify=self._verify_tls)
+        return self._tls if origin.scheme == "https" else None
 
     def is_ready(self) -> bool:
         return True

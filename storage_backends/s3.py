@@ -10,8 +10,6 @@ from storage_backends.errors import NotFound
 from storage_backends.http_part import bare_etag
 from storage_backends.options import StorageOptions
 from storage_backends.refusals import Place, wrong_answer
-from storage_backends.s3_engine_reader import EngineReader
-from storage_backends.s3_read import S3Read
 from storage_backends.s3_reader import ObjectReader, make_reader
 from storage_backends.s3_requests import S3Requests
 from storage_backends.s3_writer import S3Writer, put_object
@@ -41,15 +39,20 @@ class S3Store(Store):
         super().__init__(location.url, counters)
         self._requests = S3Requests(location, options, self._counters)
         self._options = options
-        self._reader: ObjectReader = EngineReader(self._requests)
+        self._reader: ObjectReader | None = None
 
     async def __aenter__(self) -> Self:
         await super().__aenter__()
         self._reader = make_reader(self._requests, self._options)
         return self
 
+    def _open_reader(self) -> ObjectReader:
+        assert self._reader is not None
+        return self._reader
+
     async def _close(self) -> None:
-        await self._reader.close()
+        if self._reader is not None:
+            await self._reader.close()
         await self._requests.close()
 
     async def info(self, key: str) -> ObjectInfo:
@@ -67,11 +70,12 @@ class S3Store(Store):
         check_offset(offset, place.url)
         if len(target):
             full_key = self._requests.full_key(key)
-            await self._reader.read_into(place, full_key, target, offset, bare_etag(etag))
+            reader = self._open_reader()
+            await reader.read_into(place, full_key, target, offset, bare_etag(etag))
 
     async def read(self, key: str, max_bytes: int = READ_MAX_BYTES) -> bytes:
         place = await self._place(key)
-        return await self._reader.read(place, self._requests.full_key(key), max_bytes)
+        return await self._open_reader().read(place, self._requests.full_key(key), max_bytes)
 
     async def list(self, prefix: str = "") -> AsyncIterator[ObjectInfo]:
         place = await self._place(None)
@@ -187,6 +191,9 @@ class _Creation:
 
     async def _holds_body(self) -> bool:
         """The object is what an attempt of ours, whose answer got lost, has written."""
+        # Imported on use: it is the engine's, which has just written.
+        from storage_backends.s3_read import S3Read
+
         read = S3Read(self._requests, self._place, self._key, max_bytes=len(self._body))
         try:
             return bytes(await read.attempt()) == self._body

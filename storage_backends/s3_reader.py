@@ -11,8 +11,7 @@ from storage_backends.http_reader import HttpReader
 from storage_backends.obstore_reader import CLIENT, RETRY, ObstoreReader, import_obstore
 from storage_backends.options import StorageOptions
 from storage_backends.refusals import Place
-from storage_backends.s3_connection import S3Access
-from storage_backends.s3_engine_reader import EngineReader
+from storage_backends.s3_access import S3Access
 from storage_backends.s3_requests import S3Requests
 from storage_backends.s3_source import S3Source
 
@@ -42,6 +41,9 @@ def make_reader(requests: S3Requests, options: StorageOptions) -> ObjectReader:
     knows how to begin.
     """
     if options.reader == "aiobotocore" or requests.is_directory_bucket:
+        # Imported on use, as all of the engine is.
+        from storage_backends.s3_engine_reader import EngineReader
+
         return EngineReader(requests)
     if options.reader == "obstore":
         client = _ObstoreClient(requests, options)
@@ -90,7 +92,7 @@ class _ObstoreClient:
             retry_config=RETRY,
             **keys,
         )
-        self._made_of, self._fresh_until = access.client, now + _FRESH_S
+        self._made_of, self._fresh_until = access.basis, now + _FRESH_S
         return self._client
 
     def _client_options(self, access: S3Access) -> dict[str, Any]:

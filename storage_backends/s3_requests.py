@@ -11,7 +11,6 @@ from storage_backends.errors import Misconfigured
 from storage_backends.options import StorageOptions
 from storage_backends.refusals import EXPIRED_CODES, Place
 from storage_backends.s3_connection import S3Connection
-from storage_backends.s3_errors import ENGINE_ERRORS, fault_of
 from storage_backends.store import Counters
 from storage_backends.urls import S3Location
 
@@ -23,7 +22,7 @@ class S3Requests:
     """What the calls of an S3 store share.
 
     Attributes:
-        connection: the engine's client.
+        connection: address, credentials, and the engine's client.
         policy: what repeats an attempt.
         counters: gets a ``storage.requests`` per attempt; the callers count bytes.
         part_bytes: size of the parts of a streamed upload.
@@ -77,9 +76,9 @@ class S3Requests:
 
     async def place(self, key: str | None = None, *, writing: bool = False) -> Place:
         """Where an operation on ``key``, or on the bucket, happens."""
-        client = await self.connection.client()
-        if client is not self._places_of or len(self._places) >= _MAX_PLACES:
-            self._places_of = client
+        basis = await self.connection.basis()
+        if basis is not self._places_of or len(self._places) >= _MAX_PLACES:
+            self._places_of = basis
             self._places.clear()
         place = self._places.get((key, writing))
         if place is None:
@@ -99,6 +98,9 @@ class S3Requests:
     async def call(self, place: Place, operation: str, **arguments: Any) -> dict[str, Any]:
         """One attempt of one operation of the engine on the bucket. Raises Fault."""
         client = await self.connection.client()
+        # Imported on use: it is the engine's.
+        from storage_backends.s3_errors import ENGINE_ERRORS, fault_of
+
         self.counters.add("storage.requests")
         try:
             response: dict[str, Any] = await getattr(client, operation)(

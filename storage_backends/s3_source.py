@@ -1,7 +1,6 @@
 """Where the objects of a bucket are for the native reader: address, signature, and their repair.
 
-Credentials, region and endpoint are the engine's; requests are signed here, from the engine's
-credentials.
+The connection knows credentials, region and endpoint; requests are signed here.
 """
 
 from __future__ import annotations
@@ -31,14 +30,14 @@ class S3Source:
     """Makes and signs requests for objects of one bucket; belongs to one event loop.
 
     Args:
-        connection: the engine's.
+        connection: knows address and credentials.
         verify_tls: check the server's certificate.
     """
 
     def __init__(self, connection: S3Connection, *, verify_tls: bool) -> None:
         self._connection = connection
         self._verify_tls = verify_tls
-        self._client: Any = None
+        self._basis: Any = None
         self._origin: Origin | None = None
         self._base_path = ""
         self._signer: Signer | None = None
@@ -46,7 +45,7 @@ class S3Source:
         self._fresh_until = 0.0
         self._paths: dict[str, str] = {}
         self._regions_tried: set[str] = set()
-        self.tls: ssl.SSLContext | None = None
+        self._tls: ssl.SSLContext | None = None
 
     def origin(self, key: str) -> Origin:
         del key  # one server has the whole bucket
@@ -55,23 +54,30 @@ class S3Source:
 
     def is_ready(self) -> bool:
         fresh = time.monotonic() < self._fresh_until
-        return fresh and self._connection.is_current(self._client)
+        return fresh and self._connection.is_current(self._basis)
+
+    def tls(self, origin: Origin) -> ssl.SSLContext | None:
+        del origin  # there is one
+        return self._tls
 
     async def prepare(self, place: Place) -> None:
-        """Takes address and credentials from the engine, where they may have changed."""
+        """Takes over address and credentials, where they may have changed."""
         if self.is_ready():
             return
         access = await self._connection.access(place)
         parts = urlsplit(access.bucket_url)
         origin = origin_of(access.bucket_url)
-        if origin != self._origin or self.tls is None:
+        if origin != self._origin:
             self._origin = origin
-            self.tls = tls_context(access.authorities, verify=self._verify_tls)
+            secured = origin.scheme == "https"
+            self._tls = (
+                tls_context(access.authorities, verify=self._verify_tls) if secured else None
+            )
         self._paths.clear()
         self._base_path = parts.path.rstrip("/")
         self._signer = Signer(access.credentials, access.region, origin.authority)
         self._signer.correct_clock(self._skew_s)
-        self._client = access.client
+        self._basis = access.basis
         self._fresh_until = time.monotonic() + _FRESH_S
 
     def request(self, method: str, key: str) -> bytes:
@@ -91,7 +97,7 @@ class S3Source:
         """Renews expired credentials, corrects the clock, or goes to the bucket's region."""
         head, code = refusal.head, refusal.fault.error.code
         if code in _EXPIRED:
-            return await self._connection.renew(self._client)
+            return await self._connection.renew(self._basis)
         if code == "RequestTimeTooSkewed":
             return self._correct_clock(head)
         if head.status in (301, 307, 400):
@@ -118,4 +124,4 @@ class S3Source:
         if region is None or region in self._regions_tried:
             return False
         self._regions_tried.add(region)
-        return await self._connection.move(self._client, region)
+        return await self._connection.move(self._basis, region)

@@ -117,16 +117,16 @@ async def test_keys_that_are_not_unicode_are_refused(s3_place: Any) -> None:
 async def test_concurrent_first_uses_make_one_client(
     s3_place: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from storage_backends import s3_connection
+    from storage_backends import s3_engine
 
     made = []
-    original = s3_connection.S3Connection._make_client
+    original = s3_engine.S3Engine._make_client
 
     async def make(self: Any, *args: Any) -> Any:
         made.append(self)
         return await original(self, *args)
 
-    monkeypatch.setattr(s3_connection.S3Connection, "_make_client", make)
+    monkeypatch.setattr(s3_engine.S3Engine, "_make_client", make)
     async with open_store(s3_place.url, **s3_place.options) as store:
         await asyncio.gather(*(store.put(f"{number}", b"x") for number in range(8)))
     assert len(made) == 1

@@ -192,7 +192,7 @@ async def test_silence_in_a_body_ends_the_attempt_and_is_resumed(
     scene: Scene, s3_place: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("storage_backends.http_pool.SILENCE_S", 0.3)
-    monkeypatch.setattr("storage_backends.s3_connection._READ_TIMEOUT_S", 0.3)
+    monkeypatch.setattr("storage_backends.s3_engine._READ_TIMEOUT_S", 0.3)
     options = {**s3_place.options, "endpoint_url": scene.proxy.url}
     async with open_store(s3_place.url, scene.counts, **options) as store:
         scene.plan(Stall(1_000))
