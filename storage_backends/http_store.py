@@ -30,6 +30,7 @@ from storage_backends.urls import HttpLocation
 
 _REDIRECTS = frozenset({301, 302, 303, 307, 308})
 _MAX_REDIRECTS = 5
+_MAX_KNOWN = 4096
 #: What may stand on a request line.
 _PLAIN = re.compile(r"[!-~]+")
 
@@ -131,11 +132,28 @@ class HttpFiles:
         self._url = url
         self._origins: dict[str, Origin] = {}
         self._moved: dict[str, tuple[str, int]] = {}
+        self._known: dict[tuple[str, str], tuple[Origin, bytes]] = {}
         self._verify_tls = verify_tls
         self._tls: ssl.SSLContext | None = None
 
     def origin(self, key: str) -> Origin:
-        url = self._url_of(key)
+        return self._at("GET", key)[0]
+
+    def request(self, method: str, key: str) -> bytes:
+        return self._at(method, key)[1]
+
+    def _at(self, method: str, key: str) -> tuple[Origin, bytes]:
+        """The server that has a file, and the lines that ask it for the file."""
+        known = self._known.get((method, key))
+        if known is None:
+            if len(self._known) >= _MAX_KNOWN:
+                self._known.clear()
+            url = self._url_of(key)
+            origin = self._origin_of(url)
+            known = self._known[method, key] = (origin, _lines(method, origin, url))
+        return known
+
+    def _origin_of(self, url: str) -> Origin:
         base = url[: url.find("/", url.find("//") + 2)]
         origin = self._origins.get(base)
         if origin is None:
@@ -153,18 +171,10 @@ class HttpFiles:
     async def prepare(self, place: Place) -> None:
         """There is nothing to renew."""
 
-    def request(self, method: str, key: str) -> bytes:
-        origin = self.origin(key)
-        parts = urlsplit(self._url_of(key))
-        target = f"{parts.path}?{parts.query}" if parts.query else parts.path
-        return (
-            f"{method} {origin.target_prefix}{target} HTTP/1.1\r\nHost: {origin.authority}\r\n"
-            f"{origin.proxy_lines}Accept-Encoding: identity\r\n"
-        ).encode()
-
     async def mend(self, refusal: Refusal) -> bool:
         """Follows a redirection, but never from https to http."""
         key, head = refusal.key, refusal.head
+        self._known.clear()
         if head.status == 403 and key in self._moved:
             # The place it was sent to may be valid for a while only: the server is asked anew.
             del self._moved[key]
@@ -188,3 +198,12 @@ class HttpFiles:
     def _url_of(self, key: str) -> str:
         moved = self._moved.get(key)
         return moved[0] if moved is not None else f"{self._url}/{quote(key, safe='/~')}"
+
+
+def _lines(method: str, origin: Origin, url: str) -> bytes:
+    parts = urlsplit(url)
+    target = f"{parts.path}?{parts.query}" if parts.query else parts.path
+    return (
+        f"{method} {origin.target_prefix}{target} HTTP/1.1\r\nHost: {origin.authority}\r\n"
+        f"{origin.proxy_lines}Accept-Encoding: identity\r\n"
+    ).encode()

@@ -140,7 +140,7 @@ class BlockTable:
                 f"{self.num_samples}"
             )
         spans: list[ShardSpan] = []
-        place = int(np.searchsorted(self._sample_starts, first_sample, side="right")) - 1
+        place = int(self._sample_starts.searchsorted(first_sample, side="right")) - 1
         while count:
             start, end = int(self._sample_starts[place]), int(self._sample_starts[place + 1])
             taken = min(count, end - first_sample)

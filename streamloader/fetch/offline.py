@@ -200,8 +200,19 @@ class _Offline:
         ]
         own = -(-self._spec.num_samples // options.world_size)
         self._total = own * options.epochs
-        for plan in plans:
-            await prefetcher.run(plan, self._take)
+        previous: asyncio.Task[None] | None = None
+        try:
+            async with asyncio.TaskGroup() as group:
+                for plan in plans:
+                    planned = asyncio.Event()
+                    running = group.create_task(prefetcher.run(plan, self._take, planned.set))
+                    # As in training: the next epoch is read ahead while this one ends.
+                    await planned.wait()
+                    if previous is not None:
+                        await previous
+                    previous = running
+        except BaseExceptionGroup as failures:
+            raise failures.exceptions[0] from None
 
     async def _take(self, fetched: Fetched) -> None:
         if self._first_block_s is None:

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from functools import partial
+from functools import lru_cache, partial
 from typing import Any, TypeVar
 
 import numpy as np
@@ -30,6 +30,8 @@ _CHECK_THREADS = 2
 #: The event loop checks so much itself, in less time than a thread takes to begin.
 _CHECK_HERE_BYTES = 2 << 20
 _ROOM_PER_PART_BYTES = 2 * ALIGN_BYTES
+#: Pieces between their room and the end of their reading, of which the places are remembered.
+_PLACES_KEPT = 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,6 +103,8 @@ class PieceLoader:
         self._verify = verify
         self._cache = cache
         self._threads = ThreadPoolExecutor(_CHECK_THREADS, "streamloader-verify")
+        # Asked for when a piece gets its room, and again when it is read.
+        self._parts_of = lru_cache(_PLACES_KEPT)(self._find_parts)
 
     def close(self) -> None:
         self._threads.shutdown(wait=True)
@@ -161,7 +165,7 @@ class PieceLoader:
             done += span.count
         return LoadedPiece(rows_base, end - base, sum(span.nbytes for span in spans), faults)
 
-    def _parts_of(self, first: int, count: int) -> list[ShardSpan]:
+    def _find_parts(self, first: int, count: int) -> list[ShardSpan]:
         """Runs of samples of single shards that a piece of the plan consists of."""
         runs = [(first, count)] if self._selection is None else self._selection.runs(first, count)
         return [part for run in runs for part in self._catalog.blocks.locate(*run)]
@@ -203,7 +207,7 @@ class PieceLoader:
 
         The pieces of a selection are not parts of blocks, and stand for themselves.
         """
-        if self._selection is not None:
+        if self._selection is not None or self._cache is None:
             return extents
         blocks = self._catalog.blocks
         spans = blocks.block_span_bytes(first // blocks.block_samples)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import subprocess
@@ -22,10 +23,9 @@ BUCKET = S3Location("bucket", "")
 ENDPOINT = "http://127.0.0.1:9"
 KEYS = {"AWS_ACCESS_KEY_ID": "id", "AWS_SECRET_ACCESS_KEY": "secret"}
 #: No configuration files, wherever the tests run.
-BARE = {
-    name: "/nowhere/at/all"
-    for name in ("AWS_CONFIG_FILE", "AWS_SHARED_CREDENTIALS_FILE", "BOTO_CONFIG")
-}
+BARE = dict.fromkeys(
+    ("AWS_CONFIG_FILE", "AWS_SHARED_CREDENTIALS_FILE", "BOTO_CONFIG"), "/nowhere/at/all"
+)
 READ = """
 import asyncio, json, sys
 from storage_backends import open_store
@@ -57,7 +57,8 @@ async def test_a_read_at_a_known_endpoint_with_known_keys_imports_no_engine(
         environment["AWS_ENDPOINT_URL"] = options.pop("endpoint_url")
         for name in ("aws_access_key_id", "aws_secret_access_key"):
             environment[name.upper()] = options.pop(name)
-    done = subprocess.run(
+    done = await asyncio.to_thread(
+        subprocess.run,
         [sys.executable, "-c", READ, s3_place.url, json.dumps(options)],
         env=environment,
         capture_output=True,
