@@ -14,13 +14,15 @@ from dataclasses import dataclass
 from storage_backends import NotFound, StorageError, Store, Truncated, open_store
 from streamloader.errors import ConfigError
 from streamloader.fetch.cache_files import (
+    CachedBlock,
     block_name,
     cached_blocks,
     remove_blocks,
     remove_stale,
     require_folder,
-    unfinished_name,
+    write_block,
 )
+from streamloader.fetch.cache_index import Extent, KeptExtents
 from streamloader.monitor import Counters
 from streamloader.sizes import parse_size
 
@@ -29,6 +31,9 @@ _WRITE_THREADS = 2
 _RESCAN_S = 10.0
 #: What is removed at once beyond the need, as a share of the limit: scanning is not free.
 _ROOM_SHARE = 0.02
+#: What is written before a look at what other processes have written, as a share of the limit.
+_UNSEEN_SHARE = 1 / 32
+_LEAST_SCAN_S = 1.0
 
 logger = logging.getLogger("streamloader.fetch")
 
@@ -67,10 +72,15 @@ class CacheOptions:
 class BlockCache:
     """The cache of one data set; runs on one event loop, inside ``async with``.
 
-    Every block of an epoch is read once, in an order that the next epoch does not repeat. So of
-    the blocks of this data set, those that are there are worth as much as those that come, and
-    stay; what a full cache gives up for them are blocks of other data sets, least recently used
-    first, and blocks of this one that a whole epoch has not used.
+    Every block is needed once in an epoch, so one that is kept for its next use is there when the
+    epoch ends: no choice of what to give up saves more reads than there is room for blocks. So what
+    is there stays, with no write after the first epoch, and what a full cache gives up are blocks
+    of other data sets, least recently used first, and blocks of this one that a whole epoch has not
+    used. Above the limit, because several processes have written at once, it gives up what was used
+    last, and so is needed last.
+
+    An epoch cuts some blocks in two, each epoch elsewhere; the parts are kept as they come, and
+    together serve whatever cut comes next.
 
     Any trouble with the disk ends the use of the cache with one warning, and never the run.
 
@@ -99,8 +109,9 @@ class BlockCache:
         self._store: Store = open_store(self._folder)
         self._threads = ThreadPoolExecutor(_WRITE_THREADS, "streamloader-cache")
         self._room = asyncio.Lock()
-        self._held: set[str] = set()
-        self._used_bytes = self._reserved_bytes = 0
+        self._kept = KeptExtents()
+        self._scanned_at = float("-inf")
+        self._used_bytes = self._reserved_bytes = self._unseen_bytes = 0
         self._full_until = float("-inf")
         self._epochs: list[float] = []
         self._reads = self._writes = True
@@ -116,66 +127,88 @@ class BlockCache:
 
     async def __aexit__(self, *exc: object) -> None:
         await self._store.close()
+        if self._writes:
+            try:
+                # Others have written meanwhile, and may have been killed.
+                await self._in_thread(self._make_room, 0)
+            except OSError as error:
+                self._give_up(error, reads=False)
         self._threads.shutdown(wait=True)
 
     def begin_epoch(self) -> None:
         """A pass over the data set begins."""
         self._epochs = [*self._epochs[-1:], time.time()]
 
-    async def read_into(
-        self, shard: int, block: tuple[int, int], offset: int, view: memoryview
-    ) -> bool:
-        """Fills ``view`` from a block that is kept; False, with ``view`` undefined, if none is.
+    async def read_into(self, shard: int, block: Extent, offset: int, view: memoryview) -> bool:
+        """Fills ``view`` with what is kept of a block; False if some of it is missing.
 
         Args:
             shard: number of the shard.
             block: its offset in the shard, and its bytes.
             offset: in the shard, of the first byte that is wanted.
-            view: what to fill, with bytes of this block.
+            view: what to fill, with bytes of this block; undefined after False.
         """
-        name = block_name(shard, *block)
         if not self._reads:
             return False
+        # What another process has kept as a whole is there although it is not known here.
+        extents = self._kept.cover(shard, block, (offset, len(view))) or [block]
+        at = offset
+        for extent in extents:
+            end = min(sum(extent), offset + len(view))
+            if not await self._read_file(shard, extent, at, view[at - offset : end - offset]):
+                return False
+            at = end
+        self._counters.add("cache.hits")
+        self._counters.add("cache.bytes_read", len(view))
+        return True
+
+    async def _read_file(self, shard: int, extent: Extent, offset: int, view: memoryview) -> bool:
+        name = block_name(shard, extent)
         try:
-            await self._store.read_into(name, offset - block[0], view)
+            await self._store.read_into(name, offset - extent[0], view)
         except (NotFound, Truncated) as error:
-            self._held.discard(name)
+            self._kept.remove(shard, extent)
             if isinstance(error, Truncated):
-                self.discard(shard, block)
+                self._unlink(name)
             self._counters.add("cache.misses")
             return False
         except StorageError as error:
             self._give_up(error, reads=False)
             return False
-        self._held.add(name)
+        self._kept.add(shard, extent)
         self._touch(name)
-        self._counters.add("cache.hits")
-        self._counters.add("cache.bytes_read", len(view))
         return True
 
-    async def keep(self, shard: int, block: tuple[int, int], view: memoryview) -> None:
-        """Keeps a verified block if there is room; ``view`` is not used after the return."""
-        name = block_name(shard, *block)
-        if not self._writes or name in self._held:
+    async def keep(self, shard: int, extent: Extent, view: memoryview) -> None:
+        """Keeps a verified block, or part of one, if it is worth it and there is room.
+
+        ``view`` is not used after the return.
+        """
+        if not self._writes or self._kept.cover(shard, extent, extent):
             return
+        name = block_name(shard, extent)
         try:
             if not await self._reserve(len(view)):
                 return
             try:
-                await self._in_thread(self._write, name, view)
+                await self._in_thread(write_block, self._folder, name, view)
             finally:
                 self._reserved_bytes -= len(view)
         except OSError as error:
             self._give_up(error, reads=True)
             return
-        self._held.add(name)
+        self._kept.add(shard, extent)
         self._used_bytes += len(view)
+        self._unseen_bytes += len(view)
         self._counters.add("cache.bytes_written", len(view))
 
-    def discard(self, shard: int, block: tuple[int, int]) -> None:
-        """Removes a block whose content is not what it should be."""
-        name = block_name(shard, *block)
-        self._held.discard(name)
+    def discard(self, shard: int, block: Extent) -> None:
+        """Removes what is kept of a block whose content is not what it should be."""
+        for extent in [*self._kept.within(shard, block), block]:
+            self._kept.remove(shard, extent)
+            self._unlink(block_name(shard, extent))
+
+    def _unlink(self, name: str) -> None:
         try:
             os.unlink(os.path.join(self._folder, name))
         except FileNotFoundError:
@@ -183,31 +216,16 @@ class BlockCache:
         except OSError as error:
             self._give_up(error, reads=False)
 
-    def _write(self, name: str, view: memoryview) -> None:
-        """Under a name of its own first: no reader sees half a block."""
-        os.makedirs(self._folder, exist_ok=True)
-        unfinished = os.path.join(self._folder, unfinished_name())
-        descriptor = os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
-        try:
-            try:
-                done = 0
-                while done < len(view):
-                    done += os.write(descriptor, view[done:])
-            finally:
-                os.close(descriptor)
-            os.rename(unfinished, os.path.join(self._folder, name))
-        except BaseException:
-            os.unlink(unfinished)
-            raise
-
     async def _reserve(self, nbytes: int) -> bool:
         """Room for a block that is about to be written; False if it may have none."""
         async with self._room:
+            if self._is_stale():
+                await self._in_thread(self._make_room, 0)
             if self._surplus(nbytes) > 0:
                 now = time.monotonic()
                 if now < self._full_until:
                     return False
-                await self._in_thread(self._evict, nbytes)
+                await self._in_thread(self._make_room, nbytes)
                 if self._surplus(nbytes) > 0:
                     self._full_until = now + _RESCAN_S
                     return False
@@ -220,33 +238,44 @@ class BlockCache:
             return 0
         return self._used_bytes + self._reserved_bytes + nbytes - self._limit_bytes
 
-    def _evict(self, nbytes: int) -> None:
-        assert self._limit_bytes is not None
-        self._scan()
+    def _make_room(self, nbytes: int) -> None:
+        """Removes what is above the limit, and for ``nbytes`` more what is not used any more."""
+        blocks = self._scan()
         if self._surplus(nbytes) <= 0:
             return
+        assert self._limit_bytes is not None
+        others = [block for block in blocks if block.fingerprint not in self._in_use]
+        own = [block for block in blocks if block.fingerprint == self._fingerprint]
         # With two passes begun, what the first of them did not use is not used any more.
-        own_before = self._epochs[0] if len(self._epochs) == 2 else float("-inf")
-        victims = [
-            block
-            for block in cached_blocks(self._root)
-            if block.fingerprint not in self._in_use
-            or (block.fingerprint == self._fingerprint and block.used_s < own_before)
-        ]
-        victims.sort(key=lambda block: block.used_s)
-        # Blocks in flight may have been counted as used already: they leave a little more room.
-        wanted = self._surplus(nbytes) + int(_ROOM_SHARE * self._limit_bytes)
-        self._used_bytes -= remove_blocks(victims, wanted)
+        before = self._epochs[0] if len(self._epochs) == 2 else float("-inf")
+        unused = others + [block for block in own if block.used_s < before]
+        unused.sort(key=lambda block: block.used_s)
+        if nbytes:
+            # Blocks in flight may have been counted as used already: they leave a little more room.
+            wanted = self._surplus(nbytes) + int(_ROOM_SHARE * self._limit_bytes)
+            self._used_bytes -= remove_blocks(unused, wanted)
+        if self._surplus(0) > 0:
+            own.sort(key=lambda block: -block.used_s)
+            self._used_bytes -= remove_blocks([*unused, *own], self._surplus(0))
 
-    def _scan(self) -> None:
+    def _is_stale(self) -> bool:
+        """Other processes may have written too much meanwhile."""
+        if self._limit_bytes is None or self._unseen_bytes <= self._limit_bytes * _UNSEEN_SHARE:
+            return False
+        return time.monotonic() - self._scanned_at > _LEAST_SCAN_S
+
+    def _scan(self) -> list[CachedBlock]:
         """Counts what is there, whoever has written it."""
         blocks = list(cached_blocks(self._root))
+        kept = KeptExtents()
+        for block in blocks:
+            if block.fingerprint == self._fingerprint:
+                kept.add(block.shard, block.extent)
+        self._kept = kept
         self._used_bytes = sum(block.nbytes for block in blocks)
-        self._held = {
-            os.path.basename(block.path)
-            for block in blocks
-            if block.fingerprint == self._fingerprint
-        }
+        self._unseen_bytes = 0
+        self._scanned_at = time.monotonic()
+        return blocks
 
     def _touch(self, name: str) -> None:
         try:

@@ -17,9 +17,10 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from streamloader.errors import ConfigError
+from streamloader.fetch.cache_index import Extent
 
 _FINGERPRINT = re.compile(r"[0-9a-f]{64}")
-_BLOCK = re.compile(r"[0-9]{1,10}-[0-9]{1,19}-([0-9]{1,19})\.block")
+_BLOCK = re.compile(r"([0-9]{1,10})-([0-9]{1,19})-([0-9]{1,19})\.block")
 _UNFINISHED = re.compile(r"\.[0-9a-f]{32}\.unfinished")
 #: Nobody takes so long to write a block: its writer was killed.
 _STALE_S = 3600.0
@@ -27,29 +28,50 @@ _STALE_S = 3600.0
 
 @dataclass(frozen=True, slots=True)
 class CachedBlock:
-    """One file.
+    """One file, with a block or a part of one.
 
     Attributes:
         path: of the file.
         fingerprint: of its data set.
-        nbytes: its length.
+        shard: its number in the manifest.
+        extent: offset and bytes in the shard, as the name says.
+        nbytes: length of the file.
         used_s: when it was last used, in seconds since 1970.
     """
 
     path: str
     fingerprint: str
+    shard: int
+    extent: Extent
     nbytes: int
     used_s: float
 
 
-def block_name(shard: int, offset: int, nbytes: int) -> str:
-    """Name of a block within the folder of its data set."""
-    return f"{shard}-{offset}-{nbytes}.block"
+def block_name(shard: int, extent: Extent) -> str:
+    """Name of a block, or of a part of one, within the folder of its data set."""
+    return f"{shard}-{extent[0]}-{extent[1]}.block"
 
 
-def unfinished_name() -> str:
-    """A name that no other writer has."""
-    return f".{os.urandom(16).hex()}.unfinished"
+def write_block(folder: str, name: str, view: memoryview) -> None:
+    """Writes a block under a name that no other writer has, and renames it. Raises OSError.
+
+    So no reader sees half a block. It is not forced to disk: after a power failure a block may be
+    short or wrong, which its length and its hashes tell.
+    """
+    os.makedirs(folder, exist_ok=True)
+    unfinished = os.path.join(folder, f".{os.urandom(16).hex()}.unfinished")
+    descriptor = os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
+    try:
+        try:
+            done = 0
+            while done < len(view):
+                done += os.write(descriptor, view[done:])
+        finally:
+            os.close(descriptor)
+        os.rename(unfinished, os.path.join(folder, name))
+    except BaseException:
+        os.unlink(unfinished)
+        raise
 
 
 def cached_blocks(folder: str) -> Iterator[CachedBlock]:
@@ -59,12 +81,21 @@ def cached_blocks(folder: str) -> Iterator[CachedBlock]:
         OSError: the folder cannot be read.
     """
     for entry, fingerprint in _entries(folder):
-        if _BLOCK.fullmatch(entry.name):
+        name = _BLOCK.fullmatch(entry.name)
+        if name is not None:
             try:
                 status = entry.stat(follow_symlinks=False)
             except FileNotFoundError:
                 continue
-            yield CachedBlock(entry.path, fingerprint, status.st_size, status.st_mtime)
+            shard, offset, nbytes = map(int, name.groups())
+            yield CachedBlock(
+                entry.path,
+                fingerprint,
+                shard,
+                (offset, nbytes),
+                status.st_size,
+                status.st_mtime,
+            )
 
 
 def remove_stale(folder: str) -> int:

@@ -15,6 +15,7 @@ import numpy.typing as npt
 from streamloader.dts import Ranges, RecordFault, ShardIndex, ShardSpan
 from streamloader.fetch.arena import ALIGN_BYTES, Arena, aligned
 from streamloader.fetch.cache import BlockCache
+from streamloader.fetch.cache_index import Extent
 from streamloader.fetch.cancel import all_or_cancel
 from streamloader.fetch.catalog import Catalog
 from streamloader.fetch.expand import Expander
@@ -23,8 +24,6 @@ from streamloader.monitor import Counters
 from streamloader.order import Order, Selection
 
 T = TypeVar("T")
-#: Offset in a shard, and bytes.
-Extent = tuple[int, int]
 
 _CHECK_THREADS = 2
 #: The event loop checks so much itself, in less time than a thread takes to begin.
@@ -257,10 +256,9 @@ class PieceLoader:
                 self._cache.discard(span.shard, span.block)
             await self._read(span.shard, (span.offset, span.nbytes), None, span.base)
             faults = await self._verify_span(span, ranges)
-        whole = span.block == (span.offset, span.nbytes)
-        if self._cache is not None and whole and span.nbytes and not faults:
+        if self._cache is not None and span.nbytes and not faults:
             view = self._arena.array[span.base : span.base + span.nbytes].data
-            await self._cache.keep(span.shard, span.block, view)
+            await self._cache.keep(span.shard, (span.offset, span.nbytes), view)
         return faults
 
     async def _verify_span(self, span: _Span, ranges: Ranges) -> list[RecordFault]:

@@ -73,6 +73,28 @@ def test_the_second_epoch_and_the_next_run_read_no_block_from_the_storage(
     assert again.cache_hits == without.requests - again.requests >= 2 * NUM // 4
 
 
+@pytest.mark.parametrize("shared", [True, False], ids=["one folder", "own folders"])
+def test_later_epochs_read_nothing_from_the_storage_on_any_of_four_ranks(
+    shared: bool, tmp_path: Path
+) -> None:
+    write_pictures(tmp_path / "set", count=384)
+
+    def requests(rank: int, epochs: int) -> int:
+        folder = tmp_path / f"cache-{epochs}-{0 if shared else rank}"
+        cache = CacheOptions.of(folder, None)
+        options = PrefetchOptions(batch_size=8, epochs=epochs, world_size=4, rank=rank, cache=cache)
+        return prefetch_offline(str(tmp_path / "set"), options).requests
+
+    # Borders of lanes and the turn of each epoch cut blocks in parts, each epoch elsewhere.
+    assert [requests(rank, 4) for rank in range(4)] == [requests(rank, 1) for rank in range(4)]
+
+
+def test_no_byte_of_an_epoch_is_read_from_the_storage_twice(dataset: Path, folder: Path) -> None:
+    fetched = prefetch(dataset, folder, limit=8_000)
+    payload = sum(path.stat().st_size for path in dataset.glob("*.dts"))
+    assert fetched.bytes <= payload
+
+
 @pytest.mark.parametrize("damage", ["flipped", "cut", "empty"])
 def test_a_damaged_block_is_read_from_the_storage_and_replaced(
     damage: str, dataset: Path, folder: Path
@@ -91,9 +113,10 @@ def test_the_limit_holds_and_what_is_there_stays(dataset: Path, folder: Path) ->
     assert 20_000 < sum(sizes(folder).values()) <= 40_000
     before = files(folder)
     report = prefetch(dataset, folder, limit=40_000, epochs=3, seed=7)
-    assert set(before) <= set(files(folder))
     assert sum(sizes(folder).values()) <= 40_000
-    assert report.cache_hits >= 3 * len(before)
+    # Parts of a block that is cut elsewhere now may have left.
+    assert len(set(before) & set(files(folder))) >= len(before) // 2
+    assert report.cache_hits >= 2 * len(before)
 
 
 def test_a_data_set_that_nobody_uses_leaves_for_one_that_is_used(
@@ -120,7 +143,9 @@ def test_a_data_set_that_is_published_again_is_another_one(folder: Path, tmp_pat
     prefetch(place, folder)
     shutil.rmtree(place)
     write_pictures(place, count=NUM, block_samples=5)
-    assert prefetch(place, folder).cache_hits == 0
+    # A sample that is read by itself may be part of a block of the same run.
+    alone = prefetch(place, folder.parent / "alone").cache_hits
+    assert prefetch(place, folder).cache_hits == alone
     assert len(sizes(folder)) == 2
 
 
@@ -227,6 +252,35 @@ def test_processes_share_a_folder_while_one_of_them_empties_it(dataset: Path, fo
     for reader in readers:
         _, told = reader.communicate()
         assert reader.returncode == 0, told.decode()
+
+
+def test_after_processes_were_killed_the_folder_is_whole_and_below_its_limit(
+    dataset: Path, folder: Path
+) -> None:
+    strangers = [folder / "notes.txt", folder / "photos" / "1-2-3.block"]
+    for stranger in strangers:
+        stranger.parent.mkdir(parents=True, exist_ok=True)
+        stranger.write_bytes(b"mine")
+    limit = 60_000
+    readers = [
+        subprocess.Popen(
+            [sys.executable, "-c", _READER, str(dataset), str(folder), str(limit), str(seed)],
+            stderr=subprocess.PIPE,
+        )
+        for seed in range(4)
+    ]
+    for killed in readers[:2]:
+        while killed.poll() is None and len(files(folder)) < 4:
+            time.sleep(0.01)
+        killed.kill()
+        run_cli("prune", folder, "--cache-limit", "10kb")
+    told = [reader.communicate()[1] for reader in readers]
+    for reader, message in zip(readers[2:], told[2:], strict=True):
+        assert reader.returncode == 0, message.decode()
+    # What the killed ones have written is whole, or is not taken for a block.
+    assert prefetch(dataset, folder, limit=limit, epochs=2).cache_hits > 0
+    assert sum(sizes(folder).values()) <= limit
+    assert all(stranger.read_bytes() == b"mine" for stranger in strangers)
 
 
 def run_cli(verb: str, folder: Path, *more: str) -> dict[str, Any]:
