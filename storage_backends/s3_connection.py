@@ -12,7 +12,9 @@ from typing import TYPE_CHECKING, Any
 from storage_backends.options import StorageOptions
 from storage_backends.refusals import Place
 from storage_backends.s3_access import S3Access
+from storage_backends.s3_clock import Clock
 from storage_backends.s3_direct import Direct, read_direct
+from storage_backends.sigv4 import Credentials
 from storage_backends.urls import S3Location
 
 if TYPE_CHECKING:
@@ -24,6 +26,9 @@ class S3Connection:
 
     The *basis* of an access is the client, or what was known without one. It is another object
     once address or credentials have changed.
+
+    Attributes:
+        clock: what all requests are dated by.
     """
 
     def __init__(self, location: S3Location, options: StorageOptions) -> None:
@@ -31,6 +36,7 @@ class S3Connection:
         self._options = options
         self._lock = asyncio.Lock()
         self._looked = False
+        self.clock = Clock()
         self._direct: Direct | None = None
         self._region: str | None = None
         self._engine: S3Engine | None = None
@@ -80,14 +86,18 @@ class S3Connection:
             self._engine is not None and self._engine.is_current(basis)
         )
 
-    async def renew(self, expired: Any) -> bool:
+    async def renew(self, expired: Any, used: Credentials | None = None) -> bool:
         """Reads the credentials anew after ``expired``, a basis, was refused; True if they differ.
 
         The engine refreshes credentials by their announced end only, and would never look again
         at a file or a variable that was rewritten.
+
+        Args:
+            expired: what the refused request was made of.
+            used: what it was signed with, if that may be older than ``expired``.
         """
         if not isinstance(expired, Direct):
-            return await (await self._open_engine()).renew(expired)
+            return await (await self._open_engine()).renew(expired, used)
         if self._direct is not expired:
             return True
         found = read_direct(self._location, self._options, os.environ)
@@ -126,5 +136,5 @@ class S3Connection:
             loop = asyncio.get_running_loop()
             name = "storage_backends.s3_engine"
             module = await loop.run_in_executor(thread, importlib.import_module, name)
-        engine: S3Engine = module.S3Engine(self._location, self._options, self._region)
+        engine: S3Engine = module.S3Engine(self._location, self._options, self.clock, self._region)
         return engine

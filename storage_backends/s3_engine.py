@@ -28,6 +28,7 @@ from storage_backends.s3_access import (
     S3Access,
     bucket_url,
 )
+from storage_backends.s3_clock import Clock, sign_by
 from storage_backends.s3_environment import S3Environment, read_environment
 from storage_backends.s3_errors import ENGINE_ERRORS, fault_of
 from storage_backends.sigv4 import Credentials
@@ -59,6 +60,7 @@ class S3Engine:
     Args:
         location: the bucket.
         options: of the store.
+        clock: what requests are dated by.
         region: what an answer of the server has named, if one has.
 
     Attributes:
@@ -68,10 +70,15 @@ class S3Engine:
     """
 
     def __init__(
-        self, location: S3Location, options: StorageOptions, region: str | None = None
+        self,
+        location: S3Location,
+        options: StorageOptions,
+        clock: Clock,
+        region: str | None = None,
     ) -> None:
         self._location = location
         self._options = options
+        self._clock = clock
         self._lock = asyncio.Lock()
         self._clients = AsyncExitStack()
         self._client: Any = None
@@ -93,7 +100,7 @@ class S3Engine:
                     self._client = await self._make_client(session, found)
         return self._client
 
-    async def renew(self, expired: Any) -> bool:
+    async def renew(self, expired: Any, used: Credentials | None) -> bool:
         """Reads the credentials anew after ``expired``, a client, was refused; True if they differ.
 
         The engine refreshes credentials by their announced end only, and would never look again
@@ -101,6 +108,11 @@ class S3Engine:
         """
         if self._credentials is None:
             return False
+        if used is not None and expired is self._client:
+            # What has an announced end has been refreshed by now; that costs no new client.
+            fresh = await self._provider.get_frozen_credentials()
+            if (fresh.access_key, fresh.secret_key, fresh.token) != used.as_tuple():
+                return True
         async with self._lock:
             if self._client is not expired:
                 return True
@@ -176,6 +188,7 @@ class S3Engine:
         try:
             context = session.create_client("s3", **self._arguments(session, found, endpoint))
             client = await self._clients.enter_async_context(context)
+            sign_by(self._clock, client)
         except (boto.BotoCoreError, ValueError) as error:
             raise self._setup_error(error) from error
         self.custom_endpoint = endpoint is not None

@@ -102,6 +102,7 @@ class S3Requests:
         from storage_backends.s3_errors import ENGINE_ERRORS, fault_of
 
         self.counters.add("storage.requests")
+        skew_s = self.connection.clock.skew_s
         try:
             response: dict[str, Any] = await getattr(client, operation)(
                 Bucket=self._location.bucket, **arguments
@@ -110,11 +111,22 @@ class S3Requests:
             fault = fault_of(error, place)
             if fault.error.status is not None:
                 self.policy.note_answer()
-            if fault.error.code in EXPIRED_CODES and await self.connection.renew(client):
+            if await self._mend(client, skew_s, fault, error):
                 fault.transient = True
             raise fault from error
         self.policy.note_answer()
         return response
+
+    async def _mend(self, client: Any, skew_s: float, fault: Fault, error: Exception) -> bool:
+        """Changes what can be changed after a refusal; True if the request may go well now."""
+        if fault.error.code in EXPIRED_CODES:
+            return await self.connection.renew(client)
+        if fault.error.code == "RequestTimeTooSkewed":
+            answer = getattr(error, "response", {}).get("ResponseMetadata", {})
+            corrected = self.connection.clock.correct(answer.get("HTTPHeaders", {}).get("date"))
+            # Another request may have corrected it since this one was signed.
+            return corrected or self.connection.clock.skew_s != skew_s
+        return False
 
     async def repeat(self, place: Place, attempt: Callable[[], Awaitable[Result]]) -> Result:
         """Calls ``attempt`` under the retry policy. Raises StorageError."""

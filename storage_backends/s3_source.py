@@ -5,7 +5,6 @@ The connection knows credentials, region and endpoint; requests are signed here.
 
 from __future__ import annotations
 
-import email.utils
 import ssl
 import time
 from typing import Any
@@ -16,12 +15,10 @@ from storage_backends.http_faults import Refusal, xml_value
 from storage_backends.http_head import ResponseHead
 from storage_backends.refusals import EXPIRED_CODES, Place
 from storage_backends.s3_connection import S3Connection
-from storage_backends.sigv4 import Signer, quote_path
+from storage_backends.sigv4 import Credentials, Signer, quote_path
 
 #: How long credentials are taken as they are; the engine renews them minutes before their end.
 _FRESH_S = 30.0
-#: A clock that is this close to the server's is not the reason of a refusal.
-_LEAST_SKEW_S = 60.0
 _EXPIRED = EXPIRED_CODES | {"InvalidToken"}
 _MAX_PATHS = 4096
 
@@ -41,7 +38,7 @@ class S3Source:
         self._origin: Origin | None = None
         self._base_path = ""
         self._signer: Signer | None = None
-        self._skew_s = 0.0
+        self._credentials: Credentials | None = None
         self._fresh_until = 0.0
         self._paths: dict[str, str] = {}
         self._regions_tried: set[str] = set()
@@ -75,8 +72,9 @@ class S3Source:
             )
         self._paths.clear()
         self._base_path = parts.path.rstrip("/")
+        self._credentials = access.credentials
         self._signer = Signer(access.credentials, access.region, origin.authority)
-        self._signer.correct_clock(self._skew_s)
+        self._signer.correct_clock(self._connection.clock.skew_s)
         self._basis = access.basis
         self._fresh_until = time.monotonic() + _FRESH_S
 
@@ -97,7 +95,10 @@ class S3Source:
         """Renews expired credentials, corrects the clock, or goes to the bucket's region."""
         head, code = refusal.head, refusal.fault.error.code
         if code in _EXPIRED:
-            return await self._connection.renew(self._basis)
+            renewed = await self._connection.renew(self._basis, self._credentials)
+            if renewed:
+                self._fresh_until = 0.0
+            return renewed
         if code == "RequestTimeTooSkewed":
             return self._correct_clock(head)
         if head.status in (301, 307, 400):
@@ -108,16 +109,12 @@ class S3Source:
     def _correct_clock(self, head: ResponseHead) -> bool:
         """Takes over the server's time; False if it is what requests are signed with already."""
         assert self._signer is not None
-        try:
-            date = email.utils.parsedate_to_datetime(head.headers["date"])
-        except (KeyError, ValueError):
-            return False
-        skew_s = date.timestamp() - time.time()
-        if abs(skew_s - self._skew_s) < _LEAST_SKEW_S:
-            return False
-        self._skew_s = skew_s
-        self._signer.correct_clock(skew_s)
-        return True
+        corrected = self._connection.clock.correct(head.headers.get("date"))
+        if self._signer.skew_s != self._connection.clock.skew_s:
+            # Another request may have corrected it before.
+            self._signer.correct_clock(self._connection.clock.skew_s)
+            return True
+        return corrected
 
     async def _move(self, region: str | None) -> bool:
         """Each region is tried once: two that name each other would go on for ever."""

@@ -27,6 +27,9 @@ class Credentials:
     secret: str = field(repr=False)
     token: str | None = field(default=None, repr=False)
 
+    def as_tuple(self) -> tuple[str, str, str | None]:
+        return self.key_id, self.secret, self.token
+
     def __post_init__(self) -> None:
         if not all(text.isprintable() for text in (self.key_id, self.secret, self.token or "")):
             raise ValueError("credentials must not hold control characters")

@@ -53,10 +53,29 @@ async def test_a_wrong_clock_is_corrected_once(
         gmtime=time.gmtime,
     )
     monkeypatch.setattr("storage_backends.sigv4.time", wrong)
-    monkeypatch.setattr("storage_backends.s3_source.time", wrong)
+    monkeypatch.setattr("storage_backends.s3_clock.time", wrong)
     async with open_store(s3_place.url, counts, **s3_place.options) as store:
         assert await store.read("a") == CONTENT
         await store.read_into("a", 0, bytearray(100))
+    assert counts.totals["storage.retries"] == 1
+
+
+@pytest.mark.parametrize("hours", [-2, 30], ids=["slow", "fast"])
+async def test_a_wrong_clock_is_corrected_for_listings_and_writes_too(
+    hours: int, s3_place: Any, counts: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import time
+
+    import botocore.auth
+
+    wrong = types.SimpleNamespace(time=lambda: time.time() + hours * 3600)
+    right = botocore.auth.get_current_datetime
+    shift = datetime.timedelta(hours=hours)
+    monkeypatch.setattr("storage_backends.s3_clock.time", wrong)
+    monkeypatch.setattr(botocore.auth, "get_current_datetime", lambda: right() + shift)
+    async with open_store(s3_place.url, counts, **s3_place.options) as store:
+        await store.put("a", CONTENT)
+        assert [info.key async for info in store.list()] == ["a"]
     assert counts.totals["storage.retries"] == 1
 
 
