@@ -15,10 +15,8 @@ import struct
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass, field
-from types import TracebackType
-from typing import Self
 
-_END = b"\r\n\r\n"
+from loopback_server import END, LoopbackServer
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,13 +113,14 @@ Fault = (
 )
 
 
-class FaultProxy:
+class FaultProxy(LoopbackServer):
     """Use inside ``async with``.
 
     Args:
         upstream: URL of the real server.
         latency_s: what every answer is late by.
         bytes_per_s: bound of the rate of every connection; None leaves it as it is.
+        port: to listen at; a free one if 0.
 
     Attributes:
         url: the endpoint to give to the client.
@@ -130,19 +129,22 @@ class FaultProxy:
     """
 
     def __init__(
-        self, upstream: str, *, latency_s: float = 0.0, bytes_per_s: float | None = None
+        self,
+        upstream: str,
+        *,
+        latency_s: float = 0.0,
+        bytes_per_s: float | None = None,
+        port: int = 0,
     ) -> None:
+        super().__init__(port=port)
         self._latency_s = latency_s
         self._bytes_per_s = bytes_per_s
         self._choose: Callable[[Seen], Fault | None] | None = None
         host, _, port = upstream.removeprefix("http://").partition(":")
         self._upstream = (host, int(port))
         self._faults: deque[Fault | None] = deque()
-        self._clients: set[asyncio.Task[None]] = set()
-        self._server: asyncio.Server | None = None
         self.stalls_ended = asyncio.Event()
         self.seen: list[Seen] = []
-        self.url = ""
 
     def plan(self, faults: Iterable[Fault | None]) -> None:
         """Forgets what was seen, and goes wrong in this way from now on."""
@@ -155,41 +157,13 @@ class FaultProxy:
         self._choose = choose
         self.seen.clear()
 
-    async def __aenter__(self) -> Self:
-        self._server = await asyncio.start_server(self._accept, "127.0.0.1", 0, limit=2**20)
-        self.url = "http://127.0.0.1:{1}".format(*self._server.sockets[0].getsockname())
-        return self
-
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        assert self._server is not None
-        self._server.close()
-        for task in self._clients:
-            task.cancel()
-        await asyncio.gather(*self._clients, return_exceptions=True)
-        await self._server.wait_closed()
-
-    def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        task = asyncio.create_task(self._serve(reader, writer))
-        self._clients.add(task)
-        task.add_done_callback(self._clients.discard)
-
-    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        try:
-            while await self._exchange(reader, writer):
-                pass
-        except (asyncio.IncompleteReadError, ConnectionError):
-            return
-        finally:
-            writer.close()
+    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        while await self._exchange(reader, writer):
+            pass
 
     async def _exchange(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bool:
         """Handles one request; False if the connection must end."""
-        head = await reader.readuntil(_END)
+        head = await reader.readuntil(END)
         request, headers = _parse(head)
         method, target, _ = request.split(" ", 2)
         self.seen.append(Seen(method, target, headers))
@@ -198,7 +172,7 @@ class FaultProxy:
         else:
             fault = self._faults.popleft() if self._faults else None
         if headers.get("expect", "").lower() == "100-continue":
-            writer.write(b"HTTP/1.1 100 Continue" + _END)
+            writer.write(b"HTTP/1.1 100 Continue" + END)
         body_bytes = int(headers.get("content-length", 0))
         if isinstance(fault, RefuseBody):
             await reader.readexactly(min(fault.after_bytes, body_bytes))
@@ -251,11 +225,11 @@ class FaultProxy:
         try:
             lines = [
                 line
-                for line in head[: -len(_END)].split(b"\r\n")
+                for line in head[: -len(END)].split(b"\r\n")
                 if not line.lower().startswith(b"expect:")
             ]
-            writer.write(b"\r\n".join(lines) + _END + body)
-            answer = await reader.readuntil(_END)
+            writer.write(b"\r\n".join(lines) + END + body)
+            answer = await reader.readuntil(END)
             _, headers = _parse(answer)
             length = 0 if method == "HEAD" else int(headers.get("content-length", 0))
             return answer, await reader.readexactly(length)
@@ -280,7 +254,7 @@ async def _send_slowly(
 
 
 def _parse(head: bytes) -> tuple[str, dict[str, str]]:
-    first, *lines = head[: -len(_END)].decode("latin-1").split("\r\n")
+    first, *lines = head[: -len(END)].decode("latin-1").split("\r\n")
     pairs = (line.split(":", 1) for line in lines)
     return first, {name.lower(): value.strip() for name, value in pairs}
 
@@ -289,7 +263,7 @@ def _answer(fault: Answer, *, with_body: bool) -> bytes:
     body = f"<Error><Code>{fault.code}</Code><Message>injected</Message></Error>".encode()
     lines = [f"HTTP/1.1 {fault.status} Injected", f"Content-Length: {len(body) * with_body}"]
     lines += [f"{name}: {value}" for name, value in fault.headers.items()]
-    return "\r\n".join(lines).encode() + _END + (body if with_body else b"")
+    return "\r\n".join(lines).encode() + END + (body if with_body else b"")
 
 
 def _rewritten(fault: Rewrite, head: bytes, body: bytes) -> tuple[bytes, bytes]:
@@ -299,4 +273,4 @@ def _rewritten(fault: Rewrite, head: bytes, body: bytes) -> tuple[bytes, bytes]:
         first = f"HTTP/1.1 {fault.status} Rewritten"
     headers |= {"content-length": str(len(body))} | fault.headers
     lines = [first, *(f"{name}: {value}" for name, value in headers.items() if value)]
-    return "\r\n".join(lines).encode("latin-1") + _END, body
+    return "\r\n".join(lines).encode("latin-1") + END, body

@@ -7,10 +7,10 @@ import datetime
 import json
 import os
 import time
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 import pytest
+from loopback_server import END, LoopbackServer
 from scripted_server import ScriptedServer, ranged
 
 from storage_backends import open_store
@@ -35,7 +35,7 @@ def answer(head: bytes) -> bytes:
     return ranged(CONTENT)(head)
 
 
-class TokenEndpoint:
+class TokenEndpoint(LoopbackServer):
     """Gives credentials with a token that is good for ``valid_s``; use inside ``async with``.
 
     Args:
@@ -44,10 +44,10 @@ class TokenEndpoint:
     """
 
     def __init__(self, keys: tuple[str, str], valid_s: float) -> None:
+        super().__init__()
         self._keys = keys
         self._valid_s = valid_s
         self._good_until: dict[str, float] = {}
-        self.url = ""
 
     @property
     def given(self) -> int:
@@ -57,22 +57,8 @@ class TokenEndpoint:
     def is_good(self, token: str | None) -> bool:
         return time.time() < self._good_until.get(token or "", 0.0)
 
-    async def __aenter__(self) -> Self:
-        self._server = await asyncio.start_server(self._serve, "127.0.0.1", 0)
-        self.url = "http://127.0.0.1:{1}/token".format(*self._server.sockets[0].getsockname())
-        return self
-
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        self._server.close()
-        await self._server.wait_closed()
-
-    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        await reader.readuntil(b"\r\n\r\n")
+    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(END)
         token, until = f"token-{self.given}", time.time() + self._valid_s
         self._good_until[token] = until
         body = json.dumps(
@@ -86,7 +72,6 @@ class TokenEndpoint:
         writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n" % len(body))
         writer.write(b"Connection: close\r\n\r\n" + body)
         await writer.drain()
-        writer.close()
 
 
 @pytest.mark.parametrize(
@@ -107,7 +92,7 @@ async def test_tokens_that_run_out_all_the_time_are_no_error_for_the_user(
             good = endpoint.is_good(seen.headers.get("x-amz-security-token"))
             return None if good else Answer(403, "ExpiredToken")
 
-        monkeypatch.setenv("AWS_CONTAINER_CREDENTIALS_FULL_URI", endpoint.url)
+        monkeypatch.setenv("AWS_CONTAINER_CREDENTIALS_FULL_URI", f"{endpoint.url}/token")
         proxy.plan_by(refuse_the_old)
         async with open_store("s3://bucket", counts, endpoint_url=proxy.url) as store:
             # The engine is imported by now, which is no part of the time.

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterable
-from types import TracebackType
-from typing import Self
 
-_END = b"\r\n\r\n"
+from loopback_server import END, LoopbackServer
 
 
-class ScriptedServer:
+class ScriptedServer(LoopbackServer):
     """Use inside ``async with``; answers are given in order, the last one again and again.
 
     Args:
@@ -18,7 +16,6 @@ class ScriptedServer:
         greeting: sent to each of the first ``greetings`` connections before it asked anything.
 
     Attributes:
-        url: of the server.
         requests: raw heads, in order.
         connections: how many were made.
     """
@@ -33,63 +30,26 @@ class ScriptedServer:
         greetings: int = 0,
         host: str = "127.0.0.1",
     ) -> None:
+        super().__init__(host)
         self._answers = list(answers)
         self._greeting = greeting
         self._greetings = greetings
-        self._host = host
-        self._clients: set[asyncio.Task[None]] = set()
-        self._server: asyncio.Server | None = None
         self.requests: list[bytes] = []
         self.connections = 0
-        self.url = ""
 
-    @property
-    def port(self) -> int:
-        assert self._server is not None
-        found: int = self._server.sockets[0].getsockname()[1]
-        return found
-
-    async def __aenter__(self) -> Self:
-        self._server = await asyncio.start_server(self._accept, self._host, 0)
-        host = f"[{self._host}]" if ":" in self._host else self._host
-        self.url = f"http://{host}:{self.port}"
-        return self
-
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        assert self._server is not None
-        self._server.close()
-        for task in self._clients:
-            task.cancel()
-        await asyncio.gather(*self._clients, return_exceptions=True)
-
-    def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        task = asyncio.create_task(self._serve(reader, writer))
-        self._clients.add(task)
-        task.add_done_callback(self._clients.discard)
-
-    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.connections += 1
-        try:
-            if self.connections <= self._greetings:
-                writer.write(self._greeting)
-            while True:
-                head = await reader.readuntil(_END)
-                self.requests.append(head)
-                answer = self._answers[0] if len(self._answers) == 1 else self._answers.pop(0)
-                told = answer(head) if callable(answer) else answer
-                writer.write(told.removesuffix(self.HANG_UP))
-                await writer.drain()
-                if told.endswith(self.HANG_UP):
-                    return
-        except (asyncio.IncompleteReadError, ConnectionError):
-            return
-        finally:
-            writer.close()
+        if self.connections <= self._greetings:
+            writer.write(self._greeting)
+        while True:
+            head = await reader.readuntil(END)
+            self.requests.append(head)
+            answer = self._answers[0] if len(self._answers) == 1 else self._answers.pop(0)
+            told = answer(head) if callable(answer) else answer
+            writer.write(told.removesuffix(self.HANG_UP))
+            await writer.drain()
+            if told.endswith(self.HANG_UP):
+                return
 
 
 def ranged(content: bytes, *, more: str = "", etag: str = '"one"') -> Callable[[bytes], bytes]:
