@@ -44,7 +44,7 @@ FAULTS: dict[str, Callable[[random.Random], Fault]] = {
     "flip": lambda rng: Flip(rng.randrange(1_000)),
     "short": lambda rng: Rewrite(body_bytes=rng.randrange(1_000)),
     "whole": lambda rng: IgnoreRange(),
-    "slow": lambda rng: SlowStart(2.0),
+    "slow": lambda rng: SlowStart(5.0),
     "expired": lambda rng: Answer(403, "ExpiredToken"),
     "moved": lambda rng: Answer(301, "PermanentRedirect", {"x-amz-bucket-region": "us-east-1"}),
 }
