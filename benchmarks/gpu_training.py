@@ -4,9 +4,8 @@
 
 PICTURES is a folder of class folders with JPEGs (``benchmarks/cut_photographs.py`` makes one),
 which are repeated into a data set of ``--samples``. Parts: ``engine`` is the rate of the GPU's JPEG
-engines alone; ``copies`` what the way to the GPU costs, in ours and in plainer settings; ``loader``
-batches on the GPU with nobody training; ``compiled`` and ``eager`` ResNet-50 in bfloat16, in rounds
-that take turns with synthetic ones.
+engines alone; ``loader`` batches on the GPU with nobody training; ``compiled`` and ``eager``
+ResNet-50 in bfloat16, in rounds that take turns with synthetic ones.
 
 A side is ``engines`` or ``cpu``, for what decodes, and further words: ``process`` for the feed, a
 number for ``gpu_decode_share``, ``s3`` to read from SeaweedFS on this machine, with no cache; or
@@ -24,12 +23,9 @@ import resource
 import statistics
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack
-from functools import partial
 from pathlib import Path
-from queue import SimpleQueue
-from threading import Thread
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -43,14 +39,6 @@ from streamloader.decode.gpu import SLAB_BYTES, Nvjpeg
 from streamloader.decode.gpu.nvjpeg import IMAGE_DTYPE
 from streamloader.decode.gpu.route import slab_room
 from streamloader.dts.pictures import read_picture_header
-from streamloader.transfer import (
-    CudaBackend,
-    FieldSpec,
-    HostMemory,
-    SlotLayout,
-    SlotRing,
-    TransferStation,
-)
 
 BATCH_SIZE, SIZE = 256, 224
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
@@ -203,95 +191,6 @@ def engine_rate(pictures: Path, seconds: float, *, pipelined: bool) -> dict[str,
     return rates
 
 
-def copy_rate(seconds: float) -> dict[str, float]:
-    """Bandwidth to the GPU of a bare copy and of the station; a step alone and beside copies."""
-    layout = SlotLayout.build([FieldSpec("image", "uint8", (SIZE, SIZE, 3))], BATCH_SIZE)
-    backend, freed = CudaBackend(), SimpleQueue[None]()
-    pinned = torch.empty(layout.nbytes, dtype=torch.uint8, pin_memory=True)
-    there = torch.empty(layout.nbytes, dtype=torch.uint8, device="cuda")
-    there.copy_(pinned, non_blocking=True)
-    torch.cuda.synchronize()
-    count = max(20, int(seconds * 55e9 / layout.nbytes / 2))
-    start = time.perf_counter()
-    for _ in range(count):
-        there.copy_(pinned, non_blocking=True)
-    torch.cuda.synchronize()
-    bare = count * layout.nbytes / (time.perf_counter() - start)
-    ring = SlotRing(
-        layout,
-        slots=4,
-        max_slots=4,
-        memory_factory=partial(HostMemory, pin=backend),
-        on_free=lambda: freed.put(None),
-    )
-    station = TransferStation("cuda:0", layout, backend)
-
-    def produce(batches: int) -> None:
-        for number in range(batches):
-            while (slot := ring.try_acquire()) is None:
-                freed.get()
-            slot.mark_filled()
-            station.send(slot, number)
-
-    def fed(batches: int, step: Callable[[], None]) -> float:
-        producer = Thread(target=produce, args=(batches,))
-        begun = time.perf_counter()
-        producer.start()
-        for _ in range(batches):
-            station.receive(60)
-            step()
-        torch.cuda.synchronize()
-        producer.join()
-        return time.perf_counter() - begun
-
-    fed(10, lambda: None)
-    station_rate = count * layout.nbytes / fed(count, lambda: None)
-    matrix = torch.randn(8192, 8192, device="cuda", dtype=torch.bfloat16)
-
-    def step() -> None:
-        for _ in range(20):
-            torch.mm(matrix, matrix)
-
-    def alone(batches: int) -> float:
-        begun = time.perf_counter()
-        for _ in range(batches):
-            step()
-        torch.cuda.synchronize()
-        return time.perf_counter() - begun
-
-    def blocking(batches: int, host: torch.Tensor) -> float:
-        begun = time.perf_counter()
-        for _ in range(batches):
-            there.copy_(host)
-            step()
-        torch.cuda.synchronize()
-        return time.perf_counter() - begun
-
-    settings: dict[str, Callable[[], float]] = {
-        "pageable": partial(blocking, 20, torch.zeros(layout.nbytes, dtype=torch.uint8)),
-        "pinned": partial(blocking, 20, pinned),
-        "pinned, copied on a stream": partial(fed, 20, step),
-    }
-    alone(5)
-    rounds = [(alone(20), {name: run() for name, run in settings.items()}) for _ in range(5)]
-    station.close()
-    ring.close()
-    results: dict[str, Any] = {
-        "bare_gb_per_s": bare / 1e9,
-        "station_gb_per_s": station_rate / 1e9,
-    }
-    for name in settings:
-        step_s = statistics.median(times[name] for _, times in rounds) / 20
-        share = statistics.median(times[name] / alone_s for alone_s, times in rounds)
-        results[f"a step, {name}"] = {
-            "of_a_step_alone": share,
-            "waits_ms": 1e3 * step_s * (1 - 1 / share),
-            "idle_share": 1 - 1 / share,
-            "samples_per_s": BATCH_SIZE / step_s,
-        }
-    return results
-
-
 def take(batches: Batches, count: int) -> dict[str, float]:
     """Batches as fast as they come, each looked at on the GPU so that its bytes must be there."""
     seen = torch.zeros((), device="cuda")
@@ -384,7 +283,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--steps", type=int, default=40)
     parser.add_argument("--batches", type=int, default=100, help="of the loader alone")
-    parser.add_argument("--parts", default="engine,copies,loader,compiled,eager")
+    parser.add_argument("--parts", default="engine,loader,compiled,eager")
     parser.add_argument("--folder", type=Path, help="for the data sets; by default a temporary one")
     parser.add_argument("--json", type=Path)
     arguments = parser.parse_args()
@@ -410,9 +309,6 @@ def run_parts(
             for name in ("as the loader calls it", "pipelined")
         }
         show("engine", results["engine"])
-    if "copies" in parts:
-        results["copies"] = copy_rate(2.0)
-        show("copies", results["copies"])
     url, tree = write_sets(arguments.pictures, arguments.samples, folder)
     feeds: dict[str, Batches] = {}
     loaders: dict[str, StreamLoader] = {}
