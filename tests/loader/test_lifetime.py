@@ -260,7 +260,7 @@ def test_ctrl_c_ends_a_wait_for_storage_that_does_not_answer(pictures):
         async def never(*arguments, **options):
             print("waits", flush=True)
             await asyncio.Event().wait()
-        stream._engine.catalog.store.read_into = never
+        stream._engine.catalog.catalogs[0].store.read_into = never
         try:
             next(iter(stream))
         finally:

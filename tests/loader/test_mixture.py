@@ -421,8 +421,8 @@ def test_the_cache_keeps_blocks_of_every_data_set_and_serves_them_later(both, tm
     with loader(list(both), **options) as stream:
         assert content(stream) == first
         counters = stream.stats()["counters"]
-    # What the lanes cut in every epoch was never a whole block to keep.
-    assert counters["cache.hits"] > counters["cache.misses"]
+    assert counters["cache.hits"] > 0
+    assert counters.get("cache.misses", 0) == 0
 
 
 def test_data_sets_of_a_mixture_do_not_drive_each_other_out_of_a_small_cache(both, tmp_path):

@@ -21,7 +21,8 @@ FIRST, LAST = ALLOWED[0], ALLOWED[-1]
 
 
 def loader(dataset: Path, **options) -> StreamLoader:
-    return StreamLoader(str(dataset), **{"batch_size": 8, "transform": CenterCrop(24), **options})
+    wanted = {"batch_size": 8, "transform": CenterCrop(24), "feed": "thread"}
+    return StreamLoader(str(dataset), **{**wanted, **options})
 
 
 def own_masks(stream: StreamLoader) -> list[set[int]]:

@@ -45,7 +45,9 @@ async def test_a_dead_endpoint_is_given_up_within_ten_seconds() -> None:
 
 
 def uploads(s3_server: Any, bucket: str) -> list[Any]:
-    found: list[Any] = s3_server._admin.list_multipart_uploads(Bucket=bucket).get("Uploads", [])
+    found: list[Any] = s3_server._admin._client.list_multipart_uploads(Bucket=bucket).get(
+        "Uploads", []
+    )
     return found
 
 

@@ -168,7 +168,7 @@ async def test_a_public_bucket_is_read_without_keys(
         "Resource": [arn, f"{arn}/*"],
     }
     policy = json.dumps({"Version": "2012-10-17", "Statement": [statement]})
-    s3_server._admin.put_bucket_policy(Bucket=s3_bucket.name, Policy=policy)
+    s3_server._admin._client.put_bucket_policy(Bucket=s3_bucket.name, Policy=policy)
     async with open_store(s3_bucket.url, endpoint_url=proxy.url, anonymous=True) as store:
         assert await store.read("a") == b"x"
     monkeypatch.setenv("AWS_NO_SIGN_REQUEST", "yes")
