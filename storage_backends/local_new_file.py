@@ -6,6 +6,7 @@ name in one step; then the folder is forced to disk too, since the name lives th
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import re
@@ -16,6 +17,7 @@ _UNFINISHED = re.compile(r"\.unfinished-[0-9a-f]{16}")
 _NO_HARD_LINKS = (errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK)
 #: What every system takes in one call.
 _PIECES_PER_CALL = 1024
+_WRITEBACK_BYTES = 8 << 20
 _FLAGS = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
 
 
@@ -32,6 +34,7 @@ class NewFile:
         self._folder = os.path.dirname(path)
         self._temporary = os.path.join(self._folder, f".unfinished-{secrets.token_hex(8)}")
         self._fd = -1
+        self._written = self._on_its_way = 0
 
     @property
     def temporary(self) -> str:
@@ -46,17 +49,33 @@ class NewFile:
     def write(self, data: memoryview) -> None:
         """Appends all of ``data``."""
         while len(data):
-            data = data[os.write(self._fd, data) :]
+            count = os.write(self._fd, data)
+            self._written += count
+            data = data[count:]
+        self._begin_writeback()
 
     def write_all(self, pieces: Sequence[memoryview]) -> None:
         """Appends all of several pieces, many in one system call."""
         for first in range(0, len(pieces), _PIECES_PER_CALL):
             some = pieces[first : first + _PIECES_PER_CALL]
             written = os.writev(self._fd, some)
+            self._written += written
             for piece in some:
                 if written < len(piece):
                     self.write(piece[written:])
                 written = max(0, written - len(piece))
+        self._begin_writeback()
+
+    def _begin_writeback(self) -> None:
+        """Lets the disk begin, so that forcing the whole file to it does not take all the time.
+
+        Linux starts to write what it is told will not be needed, and drops only clean pages.
+        """
+        new = self._written - self._on_its_way
+        if new >= _WRITEBACK_BYTES:
+            with contextlib.suppress(OSError):  # a hint, which not every file system takes
+                os.posix_fadvise(self._fd, self._on_its_way, new, os.POSIX_FADV_DONTNEED)
+            self._on_its_way = self._written
 
     def commit(self) -> None:
         """Gives the file its name, in place of what has it now."""
