@@ -7,6 +7,7 @@ import asyncio
 import numpy as np
 import pytest
 from picture_sets import write_pictures
+from steered_store import Steered
 
 from storage_backends import Unavailable, open_store
 from streamloader import ConfigError
@@ -22,23 +23,6 @@ def dataset(tmp_path_factory):
     path = tmp_path_factory.mktemp("fetch") / "set"
     write_pictures(path, count=NUM)
     return path
-
-
-class Steered:
-    """A store that passes everything on, and does what a test asks before each block read."""
-
-    def __init__(self, store, before_read):
-        self._store = store
-        self._before_read = before_read
-        self.url = store.url
-        self.parallel_reads = store.parallel_reads
-
-    async def read_into(self, key, offset, buffer, etag=None):
-        await self._before_read(key, offset)
-        await self._store.read_into(key, offset, buffer, etag)
-
-    async def read(self, key, max_bytes):
-        return await self._store.read(key, max_bytes)
 
 
 async def nothing(key, offset):

@@ -6,6 +6,7 @@ import asyncio
 
 import pytest
 from picture_sets import write_pictures
+from steered_store import Steered
 
 from storage_backends import Unavailable, open_store
 from streamloader.fetch import Arena, Catalog, Prefetcher
@@ -20,21 +21,6 @@ def dataset(tmp_path_factory):
     path = tmp_path_factory.mktemp("turns") / "set"
     write_pictures(path, count=NUM)
     return path
-
-
-class Steered:
-    """A store that does what a test asks before each read."""
-
-    def __init__(self, store, before_read):
-        self._store = store
-        self._before_read = before_read
-
-    def __getattr__(self, name):
-        return getattr(self._store, name)
-
-    async def read_into(self, key, offset, buffer, etag=None):
-        await self._before_read(key, offset)
-        await self._store.read_into(key, offset, buffer, etag)
 
 
 async def run(
