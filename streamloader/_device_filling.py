@@ -101,7 +101,7 @@ class DeviceFilling:
     ) -> None:
         self.layout = layout
         self._backend = backend
-        self._host_layout = host_layout
+        self._copied = copied_regions(host_layout)
         self._pictures = tuple(field.name for field in pictures)
         self._maker = maker
         self._decoder = decoder
@@ -133,7 +133,7 @@ class DeviceFilling:
     def _copy(self, host: Slot, work: EngineWork | None, memory: Any, stream: Any) -> int:
         """Enqueues one copy of all that is used of the host slot."""
         end = 0
-        for region in copied_regions(self._host_layout):
+        for region in self._copied:
             name, rows = region.field.name, host.rows
             if work is not None and name in work.batches:
                 rows = work.stagings[name].num_staged

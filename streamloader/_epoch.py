@@ -171,19 +171,14 @@ class EpochRun(Run):
             self._engine.loop_thread.submit(self._fail(filled, row, too_many))
             return False
         stand_in(filled, self._engine.fields)
-        self._engine.loop_thread.submit(self._name_skipped(filled, sorted(filled.faults)))
+        self._report_skipped(filled, sorted(filled.faults))
         return True
 
-    def accept_late_faults(self, filled: Filled, faults: dict[int, str]) -> None:
-        filled.faults.update(faults)
-        too_many = self._count_bad(len(faults))
-        if self.settings.on_error == "raise" or too_many is not None:
-            error = self._engine.loop_thread.run(self._sample_error(filled, min(faults)))
-            if too_many is not None and self.settings.on_error == "skip":
-                error.add_note(too_many)
-            raise error
-        stand_in(filled, self._engine.fields)
-        self._engine.loop_thread.submit(self._name_skipped(filled, sorted(faults)))
+    def _named_error(self, filled: Filled, row: int) -> BaseException:
+        return self._engine.loop_thread.run(self._sample_error(filled, row))
+
+    def _report_skipped(self, filled: Filled, rows: list[int]) -> None:
+        self._engine.loop_thread.submit(self._name_skipped(filled, rows))
 
     async def _fail(self, filled: Filled, row: int, too_many: str | None = None) -> None:
         error: BaseException

@@ -6,7 +6,7 @@ import dataclasses
 import logging
 from typing import TYPE_CHECKING, cast
 
-from streamloader._assemble import Filled, draws, stand_in
+from streamloader._assemble import Filled, draws
 from streamloader._carried import received_work
 from streamloader._feed_channel import Batch, Start
 from streamloader._routing import EngineWork
@@ -118,17 +118,9 @@ class FeedRun(Run):
         described: str | None = self._engine.ask(self)
         return described or "the feed process does not answer"
 
-    def accept_late_faults(self, filled: Filled, faults: dict[int, str]) -> None:
-        filled.faults.update(faults)
-        too_many = self._count_bad(len(faults))
-        errors = [self._sample_error(filled, row) for row in sorted(faults)]
-        if self.settings.on_error == "raise" or too_many is not None:
-            if too_many is not None and self.settings.on_error == "skip":
-                errors[0].add_note(too_many)
-            raise errors[0]
-        stand_in(filled, self._engine.facts.fields)
-        for error in errors:
-            logger.warning("skipped: %s", error)
+    def _report_skipped(self, filled: Filled, rows: list[int]) -> None:
+        for row in rows:
+            logger.warning("skipped: %s", self._named_error(filled, row))
 
-    def _sample_error(self, filled: Filled, row: int) -> BaseException:
+    def _named_error(self, filled: Filled, row: int) -> BaseException:
         return self._engine.sample_error(int(filled.samples[row]), filled.faults[row])

@@ -8,7 +8,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from streamloader._assemble import Filled
+from streamloader._assemble import Filled, stand_in
 from streamloader._continuing import plan_of
 from streamloader._outbox import Outbox
 from streamloader._own_process import OwnProcess
@@ -110,11 +110,27 @@ class Run(ABC):
         """Which stage has not delivered, for the error of a stalled wait."""
 
     @abstractmethod
+    def _named_error(self, filled: Filled, row: int) -> BaseException:
+        """The error for a bad row, which says where its sample is stored; waits for that."""
+
+    @abstractmethod
+    def _report_skipped(self, filled: Filled, rows: list[int]) -> None:
+        """Names bad rows that were skipped in the log."""
+
     def accept_late_faults(self, filled: Filled, faults: dict[int, str]) -> None:
         """Applies ``on_error`` to bad rows that turned up on the way to the device.
 
         Called in a thread of the station. Raises what ends the run; else the slot is in order.
         """
+        filled.faults.update(faults)
+        too_many = self._count_bad(len(faults))
+        if self.settings.on_error == "raise" or too_many is not None:
+            error = self._named_error(filled, min(faults))
+            if too_many is not None and self.settings.on_error == "skip":
+                error.add_note(too_many)
+            raise error
+        stand_in(filled, self._delivery.fields)
+        self._report_skipped(filled, sorted(faults))
 
     def _count_bad(self, rows: int) -> str | None:
         """Counts bad rows; says so if there are too many for the run to go on."""
