@@ -7,7 +7,7 @@ which are repeated into a data set of ``--samples``. Parts: ``engine`` is the ra
 engines alone; ``loader`` batches on the GPU with nobody training; ``compiled`` and ``eager``
 ResNet-50 in bfloat16, in rounds that take turns with synthetic ones.
 
-A side is ``engines`` or ``cpu``, for what decodes, and further words: ``process`` for the feed, a
+A side is ``engines`` or ``cpu``, for what decodes, and further words: ``process`` or ``thread`` for the feed, a
 number for ``gpu_decode_share``, ``s3`` to read from SeaweedFS on this machine, with no cache; or
 ``dataloader``, torch's, which reads the same pictures with torchvision's transforms.
 """
@@ -110,7 +110,7 @@ def side_options(name: str, places: dict[str, Place]) -> tuple[Place, dict[str, 
     options: dict[str, Any] = {"decode_device": {"cpu": "cpu", "engines": "cuda"}[decoder]}
     place = places["local"]
     for word in words:
-        if word == "process":
+        if word in ("process", "thread"):
             options["feed"] = word
         elif word == "s3":
             place = places[word]

@@ -20,6 +20,7 @@ from storage_backends.errors import (
 from storage_backends.opening import open_store, options_of
 from storage_backends.options import StorageOptions
 from storage_backends.store import (
+    BlockingReader,
     Buffer,
     Counters,
     ObjectInfo,
@@ -31,6 +32,7 @@ from storage_backends.urls import join_url
 
 __all__ = [
     "AccessDenied",
+    "BlockingReader",
     "Buffer",
     "Changed",
     "Counters",

@@ -17,6 +17,7 @@ import aiofiles
 
 from storage_backends._cancellation import to_the_end
 from storage_backends.errors import AccessDenied, Misconfigured, NotFound
+from storage_backends.local_blocking import LocalBlockingReader, object_path
 from storage_backends.local_errors import printable
 from storage_backends.local_files import FileReader, file_etag, open_regular, require_regular
 from storage_backends.local_listing import Folder, root_folder, scan
@@ -53,6 +54,7 @@ class LocalStore(Store):
         self._root = location.path
         self._reader = FileReader()
         self._threads = LocalThreads(self._counters)
+        self.blocking_reader = LocalBlockingReader(self._root, self._reader, self._counters)
 
     async def _close(self) -> None:
         self._threads.close()
@@ -143,19 +145,8 @@ class LocalStore(Store):
         await self._threads.run(self._root, _check_folder, self._root)
 
     def _path(self, key: str) -> str:
-        """Where the object is; Misconfigured for a key that would lead out of the folder.
-
-        ``a//b`` and ``./a`` are refused as well, since they would be second names of one object.
-        """
         self._require_open()
-        parts = key.split("/")
-        if "\0" in key or any(part in ("", ".", "..") for part in parts):
-            raise Misconfigured(
-                f"key {printable(key)!r} cannot be a file below {printable(self._root)}; use a "
-                "relative path without '.', '..' or empty parts",
-                url=self._root,
-            )
-        return os.path.join(self._root, key)
+        return object_path(self._root, key)
 
     async def _read_whole(self, path: str, max_bytes: int) -> bytes:
         self._counters.add("storage.requests")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import enum
+import threading
 from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
@@ -57,6 +58,16 @@ class ObjectInfo:
     key: str
     size: int
     etag: str | None
+
+
+class BlockingReader(Protocol):
+    """Reads ranges of a store's objects in threads of the caller's own."""
+
+    def read_into(
+        self, key: str, offset: int, buffer: memoryview, cancelled: threading.Event
+    ) -> None:
+        """As ``Store.read_into``, but it blocks; returns early once ``cancelled`` is set."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,9 +134,12 @@ class Store(ABC):
     Attributes:
         url: normalised, without a trailing slash, never with a secret.
         parallel_reads: how many reads at once serve this kind of storage well.
+        blocking_reader: of the same objects, where a read takes less time than an event loop needs
+            for it; to be used while the store is open. None elsewhere.
     """
 
     parallel_reads: int = 32
+    blocking_reader: BlockingReader | None = None
 
     def __init__(self, url: str, counters: Counters | None) -> None:
         self.url = url

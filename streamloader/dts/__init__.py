@@ -35,7 +35,8 @@ from streamloader.dts.pictures import (
     PictureHeaderError,
     read_picture_header,
 )
-from streamloader.dts.record_bytes import copy_rows, copy_values
+from streamloader.dts.record_bytes import copy_rows, copy_values, is_hashed_natively
+from streamloader.dts.row_source import RowPlaces
 from streamloader.dts.schema import Schema
 from streamloader.dts.schema_union import unite
 from streamloader.dts.shard_summary import ShardSummary
@@ -73,6 +74,7 @@ __all__ = [
     "Pointer",
     "Ranges",
     "RecordFault",
+    "RowPlaces",
     "Schema",
     "ShardEntry",
     "ShardIndex",
@@ -98,6 +100,7 @@ __all__ = [
     "encode_key",
     "float32_to_bf16",
     "hash_function",
+    "is_hashed_natively",
     "is_name",
     "manifest_name",
     "open_shard",

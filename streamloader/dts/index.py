@@ -8,12 +8,12 @@ import numpy as np
 import numpy.typing as npt
 
 from streamloader.dts.fields import Column, Field
-from streamloader.dts.hashes import DEFAULT_HASH
 from streamloader.dts.layout import FIELD_ALIGN, HEAD_BYTES, Head, SectionKind, byte_view, is_zero
 from streamloader.dts.limits import DEFAULT_LIMITS, Limits
 from streamloader.dts.naming import decode_key
-from streamloader.dts.record_bytes import HASHES_NATIVELY
+from streamloader.dts.record_bytes import is_hashed_natively
 from streamloader.dts.records import read_record
+from streamloader.dts.row_source import RowPlaces, RowSource
 from streamloader.dts.schema import Schema
 from streamloader.dts.shard_table import ShardEntry
 from streamloader.dts.strict_json import parse_json
@@ -51,6 +51,7 @@ class ShardIndex:
         "_layout",
         "_lengths",
         "_raw_lengths",
+        "_row_source",
         "_tail",
         "file_bytes",
         "name",
@@ -85,6 +86,7 @@ class ShardIndex:
                 self._lengths[field.name] = tail.array(SectionKind.LENS, place, "<u4")
             if field.codec != "none":
                 self._raw_lengths[field.name] = tail.array(SectionKind.RAWLENS, place, "<u4")
+        self._row_source: RowSource | None = None
         self._key_ends: npt.NDArray[np.uint64] | None = None
         if (SectionKind.KEYS, 0) in tail.sections:
             self._key_ends = np.frombuffer(
@@ -170,7 +172,17 @@ class ShardIndex:
     @property
     def is_checked_natively(self) -> bool:
         """Whether ``verify_records`` takes no time of the interpreter for each record."""
-        return HASHES_NATIVELY and self.schema.hash == DEFAULT_HASH
+        return is_hashed_natively(self.schema)
+
+    def row_source(self, places: RowPlaces) -> RowSource:
+        """What writes the rows of this shard's records; only if ``is_checked_natively``.
+
+        The one for the last ``places`` is kept; they are compared by identity.
+        """
+        source = self._row_source
+        if source is None or source.places is not places:
+            source = self._row_source = RowSource(self, places)
+        return source
 
     @property
     def data_offset(self) -> int:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -11,14 +11,23 @@ from streamloader.dts.hashes import DEFAULT_HASH, hash_function
 from streamloader.dts.native_kernel import ffi, lib
 from streamloader.errors import ConfigError
 
+if TYPE_CHECKING:
+    from streamloader.dts.schema import Schema
+
 IS_NATIVE = lib is not None
 """Whether copies and checks of padding are native."""
 
 HASHES_NATIVELY = IS_NATIVE and bool(lib.sl_has_xxh3())
 """Whether checks of the default hash are."""
 
+
 Bytes = npt.NDArray[np.uint8]
 Int64 = npt.NDArray[np.int64]
+
+
+def is_hashed_natively(schema: Schema) -> bool:
+    """Whether records of this schema are checked without time of the interpreter for each."""
+    return HASHES_NATIVELY and schema.hash == DEFAULT_HASH
 
 
 def wrong_hashes(

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from streamloader.fetch.piece_loader import LoadedPiece, PieceLoader
+from streamloader.fetch.piece_group import LoadedPiece, Room
+from streamloader.fetch.piece_loader import PieceLoader
 from streamloader.fetch.sources import Sources
 from streamloader.order import GapOrder, MixedOrder, Order
 
@@ -46,13 +47,29 @@ class MixedPieceLoader:
         loader, start = self._loader_of(first)
         return await loader.exact_room(first - start, count)
 
-    async def load(self, first: int, count: int, base: int) -> LoadedPiece:
+    def divide(self, rooms: Sequence[Room]) -> list[list[Room]]:
+        """As of ``PieceLoader``; each group is of one data set."""
+        own: list[list[Room]] = [[] for _ in self._loaders]
+        for room in rooms:
+            own[self._sources.source_of(room.first)].append(room)
+        return [
+            group
+            for loader, mine in zip(self._loaders, own, strict=True)
+            for group in loader.divide(mine)
+        ]
+
+    async def load_group(self, rooms: Sequence[Room]) -> list[LoadedPiece]:
         """As of ``PieceLoader``."""
-        loader, start = self._loader_of(first)
-        piece = await loader.load(first - start, count, base)
-        if not piece.faults:
-            return piece
-        return replace(piece, faults={start + n: reason for n, reason in piece.faults.items()})
+        loader, start = self._loader_of(rooms[0].first)
+        pieces = await loader.load_group(
+            [replace(room, first=room.first - start) for room in rooms]
+        )
+        return [
+            replace(piece, faults={start + n: reason for n, reason in piece.faults.items()})
+            if piece.faults
+            else piece
+            for piece in pieces
+        ]
 
     def _loader_of(self, sample: int) -> tuple[PieceLoader, int]:
         source = self._sources.source_of(sample)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import lru_cache, partial
@@ -12,20 +13,21 @@ from typing import Any, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from streamloader.dts import Ranges, RecordFault, ShardIndex, ShardSpan
+from streamloader.dts import Ranges, RecordFault, ShardIndex, ShardSpan, is_hashed_natively
 from streamloader.fetch.arena import ALIGN_BYTES, Arena, aligned
 from streamloader.fetch.cache import BlockCache
 from streamloader.fetch.cache_index import Extent
 from streamloader.fetch.cancel import all_or_cancel
 from streamloader.fetch.catalog import Catalog
 from streamloader.fetch.expand import Expander
+from streamloader.fetch.piece_group import GroupReader, LoadedPiece, PlacedPiece, Room, divide
 from streamloader.fetch.rows import BAD_LENGTH, RowLayout
 from streamloader.monitor import Counters
 from streamloader.order import Order, Selection
 
 T = TypeVar("T")
 
-_CHECK_THREADS = 2
+_THREADS = 4
 #: The event loop checks so much itself, in less time than a thread takes to begin.
 _CHECK_HERE_BYTES = 2 << 20
 _ROOM_PER_PART_BYTES = 2 * ALIGN_BYTES
@@ -48,23 +50,6 @@ class _Span:
     nbytes: int
     base: int
     index: ShardIndex
-
-
-@dataclass(frozen=True, slots=True)
-class LoadedPiece:
-    """A piece in the arena.
-
-    Attributes:
-        rows_base: arena offset of its rows.
-        nbytes: bytes of the arena that it takes.
-        stored_bytes: bytes that were read for it.
-        faults: reasons of samples that cannot be used, by number in the plan.
-    """
-
-    rows_base: int
-    nbytes: int
-    stored_bytes: int
-    faults: dict[int, str]
 
 
 class PieceLoader:
@@ -101,9 +86,20 @@ class PieceLoader:
         self._reads = asyncio.Semaphore(max_reads)
         self._verify = verify
         self._cache = cache
-        self._threads = ThreadPoolExecutor(_CHECK_THREADS, "streamloader-verify")
+        self._threads = ThreadPoolExecutor(_THREADS, "streamloader-pieces")
+        self._group_reader = self._open_group_reader()
         # Asked for when a piece gets its room, and again when it is read.
         self._parts_of = lru_cache(_PLACES_KEPT)(self._find_parts)
+
+    def _open_group_reader(self) -> GroupReader | None:
+        """For pieces of local files that are stored as they are used."""
+        reader = self._catalog.store.blocking_reader
+        native = all(is_hashed_natively(schema) for schema in self._catalog.manifest.schemas)
+        if reader is None or self._cache is not None or self._expander or not native:
+            return None
+        return GroupReader(
+            self._catalog, self._arena, self._layout, reader=reader, verify=self._verify
+        )
 
     def close(self) -> None:
         self._threads.shutdown(wait=True)
@@ -133,6 +129,36 @@ class PieceLoader:
             nbytes += aligned(int(end - start)) + _ROOM_PER_PART_BYTES
             nbytes += self._expander.room(index, part.first, part.count)
         return nbytes
+
+    def divide(self, rooms: Sequence[Room]) -> list[list[Room]]:
+        """Divides pieces that are needed together into groups that are loaded at once each."""
+        return [[room] for room in rooms] if self._group_reader is None else divide(rooms)
+
+    async def load_group(self, rooms: Sequence[Room]) -> list[LoadedPiece]:
+        """Fills the rooms of a group; as ``load`` otherwise."""
+        loaded: Sequence[LoadedPiece | None] = [None] * len(rooms)
+        if self._group_reader is not None:
+            loaded = await self._read_group(self._group_reader, rooms)
+        return [
+            await self.load(room.first, room.count, room.base) if piece is None else piece
+            for room, piece in zip(rooms, loaded, strict=True)
+        ]
+
+    async def _read_group(
+        self, reader: GroupReader, rooms: Sequence[Room]
+    ) -> list[LoadedPiece | None]:
+        parts = [self._parts_of(room.first, room.count) for room in rooms]
+        shards = [part.shard for own in parts for part in own]
+        indexes = self._catalog.held_indexes(shards)
+        if indexes is None:
+            indexes = await all_or_cancel([self._catalog.shard_index(s) for s in shards])
+        following = iter(indexes)
+        placed = [
+            PlacedPiece(room, own, [next(following) for _ in own])
+            for room, own in zip(rooms, parts, strict=True)
+        ]
+        cancelled = threading.Event()
+        return await self._in_thread(reader.read, placed, cancelled, hurry=cancelled.set)
 
     async def load(self, first: int, count: int, base: int) -> LoadedPiece:
         """Fills the room at ``base``; samples that cannot be used are told, not raised.
@@ -268,12 +294,16 @@ class PieceLoader:
             return verify(span.first, span.count, data, span.offset)
         return await self._in_thread(verify, span.first, span.count, data, span.offset)
 
-    async def _in_thread(self, function: Callable[..., T], *args: Any) -> T:
+    async def _in_thread(
+        self, function: Callable[..., T], *args: Any, hurry: Callable[[], None] | None = None
+    ) -> T:
         """Runs a function that uses the arena; it has ended whenever this returns or raises."""
         job = asyncio.get_running_loop().run_in_executor(self._threads, function, *args)
         try:
             return await asyncio.shield(job)
         except asyncio.CancelledError:
+            if hurry is not None:
+                hurry()
             await asyncio.wait([job])
             raise
 

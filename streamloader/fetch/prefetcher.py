@@ -17,6 +17,7 @@ from streamloader.fetch.arena import Arena
 from streamloader.fetch.cache import BlockCache
 from streamloader.fetch.catalog import Catalog
 from streamloader.fetch.mixed_loader import MixedPieceLoader
+from streamloader.fetch.piece_group import Room
 from streamloader.fetch.piece_loader import PieceLoader
 from streamloader.fetch.pieces import Int64, PieceTable, Wanted
 from streamloader.fetch.sources import Sources
@@ -48,12 +49,17 @@ class Fetched:
 
 @dataclass(slots=True)
 class _Run:
-    """What lives as long as one pass over a plan."""
+    """What lives as long as one pass over a plan.
+
+    ``admitted`` are the pieces, by slot, that have their room and are not being loaded yet.
+    """
 
     plan: RankPlan | ArrivalPlan
     table: PieceTable
     turns: Turns
-    loads: dict[int, asyncio.Task[None]] = field(default_factory=dict)
+    tasks: asyncio.TaskGroup = field(default_factory=asyncio.TaskGroup)
+    admitted: dict[int, Room] = field(default_factory=dict)
+    loading: int = 0
     faults: dict[int, dict[int, str]] = field(default_factory=dict)
     outstanding: int = 0
     over: bool = False
@@ -132,9 +138,9 @@ class Prefetcher:
         self._runs.append(run)
         self._loader.begin_epoch(plan.order)
         try:
-            async with asyncio.TaskGroup() as group:
-                group.create_task(self._plan_ahead(run, group, on_planned))
-                group.create_task(self._dispatch(run, deliver))
+            async with run.tasks:
+                run.tasks.create_task(self._plan_ahead(run, on_planned))
+                run.tasks.create_task(self._dispatch(run, deliver))
         except BaseExceptionGroup as failures:
             raise _first_failure(failures) from None
         finally:
@@ -159,14 +165,13 @@ class Prefetcher:
         self._loader.close()
         self._planner.shutdown(wait=True)
 
-    async def _plan_ahead(
-        self, run: _Run, group: asyncio.TaskGroup, on_planned: Callable[[], None]
-    ) -> None:
+    async def _plan_ahead(self, run: _Run, on_planned: Callable[[], None]) -> None:
         async for plan, wanted in self._plans(run.plan):
             await run.turns.room(plan)
             slots = run.table.slots_of(wanted.ids)
             for place in np.flatnonzero(slots < 0).tolist():
-                slots[place] = await self._admit(run, group, wanted, place, slots)
+                slots[place] = await self._admit(run, wanted, place, slots)
+            self._start_loads(run)
             run.table.use(slots, wanted.rows, run.turns.users(wanted))
             run.outstanding += 1
             self._drop(run, run.table.finish_up_to(plan.number))
@@ -190,28 +195,39 @@ class Prefetcher:
             for planned in stretch_now:
                 yield planned
 
-    async def _admit(
-        self, run: _Run, group: asyncio.TaskGroup, wanted: Wanted, place: int, slots: Int64
-    ) -> int:
-        """Makes room for a piece and starts to read it; returns its slot."""
+    async def _admit(self, run: _Run, wanted: Wanted, place: int, slots: Int64) -> int:
+        """Makes room for a piece; returns its slot."""
         first, count = int(wanted.first[place]), int(wanted.count[place])
-        base = await self._reserve(run, first, count, slots[slots >= 0])
+        room = await self._reserve(run, first, count, slots[slots >= 0])
         slot = run.table.add(
             int(wanted.ids[place]),
             first=first,
             count=count,
             last_demand=int(wanted.last_demand[place]),
-            base=base,
+            base=room.base,
         )
-        run.loads[slot] = group.create_task(self._load(run, slot, first, count, base))
+        run.admitted[slot] = room
         return slot
 
-    async def _reserve(self, run: _Run, first: int, count: int, keep: Int64) -> int:
+    def _start_loads(self, run: _Run) -> None:
+        """Starts to read what was admitted."""
+        slot_of = {room.base: slot for slot, room in run.admitted.items()}
+        rooms = list(run.admitted.values())
+        run.admitted.clear()
+        # Pieces of a planned batch are of use together; where batches are made of what has come,
+        # none may wait for another.
+        by_itself = isinstance(run.plan, ArrivalPlan)
+        for group in [[r] for r in rooms] if by_itself else self._loader.divide(rooms):
+            run.loading += 1
+            run.tasks.create_task(self._load(run, [slot_of[r.base] for r in group], group))
+
+    async def _reserve(self, run: _Run, first: int, count: int, keep: Int64) -> Room:
         nbytes = await self._loader.room_for(first, count)
         while True:
             start = self._arena.allocate(nbytes)
             if start is not None:
-                return start
+                return Room(first, count, start, nbytes)
+            self._start_loads(run)
             if run.outstanding == 0 and not any(len(r.table) for r in self._runs if r is not run):
                 idle = run.table.idle(keep)
                 if len(idle):
@@ -222,7 +238,7 @@ class Prefetcher:
                 if exact < nbytes:
                     nbytes = exact
                     continue
-                if not run.loads:
+                if not run.loading:
                     raise ConfigError(
                         f"memory_limit leaves {self._arena.nbytes:,} bytes for blocks, too few"
                         f" for the pieces of one batch ({nbytes:,} more are needed): raise"
@@ -231,22 +247,24 @@ class Prefetcher:
             self._counters.add("fetch.waits_for_memory")
             await self._change()
 
-    async def _load(self, run: _Run, slot: int, first: int, count: int, base: int) -> None:
+    async def _load(self, run: _Run, slots: list[int], rooms: list[Room]) -> None:
         async with self._loading:
             started = time.perf_counter()
-            piece = await self._loader.load(first, count, base)
+            pieces = await self._loader.load_group(rooms)
             # What the page cache holds comes without any wait: the loop must see to other things
             # after a few such pieces, above all to batches that are ready.
             await asyncio.sleep(0)
-        if piece.faults:
-            run.faults[slot] = piece.faults
-        self._arena.shrink(base, piece.nbytes)
-        run.table.rows_base[slot] = piece.rows_base
-        run.table.ready[slot] = True
-        del run.loads[slot]
-        self._counters.add("fetch.pieces")
-        self._counters.add("fetch.bytes", piece.stored_bytes)
-        self._counters.observe("fetch.piece_s", time.perf_counter() - started)
+        elapsed_s = time.perf_counter() - started
+        for slot, room, piece in zip(slots, rooms, pieces, strict=True):
+            if piece.faults:
+                run.faults[slot] = piece.faults
+            self._arena.shrink(room.base, piece.nbytes)
+            run.table.rows_base[slot] = piece.rows_base
+            run.table.ready[slot] = True
+            self._counters.observe("fetch.piece_s", elapsed_s)
+        run.loading -= 1
+        self._counters.add("fetch.pieces", len(pieces))
+        self._counters.add("fetch.bytes", sum(piece.stored_bytes for piece in pieces))
         self._changed.set()
 
     async def _dispatch(self, run: _Run, deliver: Callable[[Fetched], Awaitable[None]]) -> None:

@@ -6,12 +6,14 @@ with one gather, whatever pieces they lie in, and no Python object exists per sa
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from streamloader.dts import Ranges, Schema, ShardIndex
+from streamloader.dts import Ranges, RowPlaces, Schema, ShardIndex
 
 BAD_LENGTH = -1
 
@@ -51,6 +53,15 @@ class RowLayout:
     def stride(self) -> int:
         """Bytes of one row."""
         return self.dtype.itemsize
+
+    def places(self) -> RowPlaces:
+        """Where in a row each value stands, for ``ShardIndex.row_source``."""
+        members: Mapping[str, Any] = self.dtype.fields or {}
+        return RowPlaces(
+            {name: members[f"{name}@offset"][1] for name in self.payload},
+            {name: members[name][1] for name in self.columns},
+            self.stride,
+        )
 
     def fill(
         self,

@@ -6,6 +6,9 @@ from __future__ import annotations
 class Steered:
     """A store that passes everything on, and does what a test asks before each block read."""
 
+    # Its reads would pass the test by.
+    blocking_reader = None
+
     def __init__(self, store, before_read):
         self._store = store
         self._before_read = before_read

@@ -57,4 +57,38 @@ int64_t sl_read_jpeg_headers(const uint8_t *data, int64_t size, int64_t count,
                              const int64_t *starts, const int64_t *ends, uint32_t *widths,
                              uint32_t *heights, uint16_t *kinds);
 
+/* One payload field of a shard's records: its lengths (NULL where all are of `fixed` bytes), its
+ * hashes, and where in a row its offset goes; its length goes behind it. */
+typedef struct {
+    const uint32_t *lengths;
+    int64_t fixed;
+    const uint64_t *hashes;
+    int64_t place;
+} sl_row_field;
+
+/* One column of a shard: its values of nbytes each, and where in a row they go. */
+typedef struct {
+    const uint8_t *values;
+    int64_t nbytes;
+    int64_t place;
+} sl_row_column;
+
+/* What a shard says of its records; each field starts at a multiple of `align` in its record. */
+typedef struct {
+    const uint64_t *offsets;
+    int64_t num_samples;
+    int64_t align;
+    int64_t num_fields;
+    const sl_row_field *fields;
+    int64_t num_columns;
+    const sl_row_column *columns;
+} sl_row_source;
+
+/* Writes the rows of records first to first + count, of which the first lies at `at` in memory, to
+ * memory + rows, memory + rows + stride, ... With `check`, their hashes and the zeros between
+ * fields are looked at too. Returns 1 if nothing is wrong, 0 if something is, and -1 where it would
+ * reach beyond the memory or the shard. May be called only where sl_has_xxh3() is 1. */
+int32_t sl_take_records(const sl_row_source *source, int64_t first, int64_t count, uint8_t *memory,
+                        int64_t size, int64_t at, int64_t rows, int64_t stride, int32_t check);
+
 #endif
