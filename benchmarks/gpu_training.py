@@ -7,9 +7,9 @@ which are repeated into a data set of ``--samples``. Parts: ``engine`` is the ra
 engines alone; ``loader`` batches on the GPU with nobody training; ``compiled`` and ``eager``
 ResNet-50 in bfloat16, in rounds that take turns with synthetic ones.
 
-A side is ``engines`` or ``cpu``, for what decodes, and further words: ``process`` or ``thread`` for the feed, a
-number for ``gpu_decode_share``, ``s3`` to read from SeaweedFS on this machine, with no cache; or
-``dataloader``, torch's, which reads the same pictures with torchvision's transforms.
+A side is ``engines`` or ``cpu``, for what decodes, and further words: ``process`` or ``thread`` for
+the feed, a number for ``gpu_decode_share``, ``s3`` to read from SeaweedFS on this machine, with no
+cache; or ``dataloader``, torch's, which reads the same pictures with torchvision's transforms.
 """
 
 from __future__ import annotations

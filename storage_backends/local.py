@@ -47,7 +47,7 @@ Result = TypeVar("Result")
 class LocalStore(Store):
     """A folder; keys are paths below it, with ``/`` between the parts."""
 
-    parallel_reads = 4
+    parallel_reads = 8
 
     def __init__(self, location: LocalLocation, counters: Counters | None) -> None:
         super().__init__(location.url, counters)

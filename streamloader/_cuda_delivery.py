@@ -12,7 +12,7 @@ from streamloader._delivery import DecodeDevice, Delivery, as_tensor
 from streamloader._device_filling import DeviceFilling, device_layout
 from streamloader._routing import TABLE_SUFFIX, table_spec
 from streamloader.decode import Decoder, PixelFormat, Transform, output_size
-from streamloader.decode.gpu import GpuDecoder, Nvjpeg, RowMaker
+from streamloader.decode.gpu import GpuDecoder, PacedEngine, RowMaker
 from streamloader.errors import ConfigError
 from streamloader.fetch import Arena
 from streamloader.monitor import Counters
@@ -85,7 +85,7 @@ class CudaDelivery(Delivery):
             self._check_needs(transform)
             if self._engine is None:
                 with self._backend.on(self._backend.current_stream()):
-                    self._engine = Nvjpeg()
+                    self._engine = PacedEngine()
         except ConfigError as reason:
             if decode_device == "cuda":
                 raise ConfigError(f"decode_device='cuda' cannot work: {reason}") from reason

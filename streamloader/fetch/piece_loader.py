@@ -24,10 +24,11 @@ from streamloader.fetch.piece_group import GroupReader, LoadedPiece, PlacedPiece
 from streamloader.fetch.rows import BAD_LENGTH, RowLayout
 from streamloader.monitor import Counters
 from streamloader.order import Order, Selection
+from streamloader.topology import allowed_cpus
 
 T = TypeVar("T")
 
-_THREADS = 4
+_LEAST_THREADS, _MOST_THREADS = 4, 8
 #: The event loop checks so much itself, in less time than a thread takes to begin.
 _CHECK_HERE_BYTES = 2 << 20
 _ROOM_PER_PART_BYTES = 2 * ALIGN_BYTES
@@ -86,7 +87,8 @@ class PieceLoader:
         self._reads = asyncio.Semaphore(max_reads)
         self._verify = verify
         self._cache = cache
-        self._threads = ThreadPoolExecutor(_THREADS, "streamloader-pieces")
+        threads = min(_MOST_THREADS, max(_LEAST_THREADS, allowed_cpus() // 2))
+        self._threads = ThreadPoolExecutor(threads, "streamloader-pieces")
         self._group_reader = self._open_group_reader()
         # Asked for when a piece gets its room, and again when it is read.
         self._parts_of = lru_cache(_PLACES_KEPT)(self._find_parts)

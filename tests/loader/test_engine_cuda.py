@@ -158,9 +158,18 @@ def wrong_pictures(
     return int(wrong)
 
 
+def use_the_pipeline_always(monkeypatch) -> None:
+    monkeypatch.setattr("streamloader._cuda_delivery.PacedEngine", lambda: Nvjpeg(pipelined=True))
+
+
+@pytest.mark.parametrize("pipelined", [False, True])
 @pytest.mark.parametrize("share", [1.0, 0.5])
-def test_no_picture_is_overwritten_while_a_training_loop_keeps_the_gpu_busy(dataset, share) -> None:
+def test_no_picture_is_overwritten_while_a_training_loop_keeps_the_gpu_busy(
+    dataset, share, pipelined, monkeypatch
+) -> None:
     wanted = reference(dataset, gpu_decode_share=share)
+    if pipelined:
+        use_the_pipeline_always(monkeypatch)
     assert wrong_pictures(dataset, wanted, 300, gpu_decode_share=share) == 0
 
 
@@ -172,9 +181,13 @@ def test_without_the_wait_for_a_free_slab_pictures_are_overwritten(dataset, monk
 
 @pytest.mark.slow
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize("share", [1.0, 0.0])
-def test_ten_thousand_batches_without_a_wrong_picture(dataset, share) -> None:
+@pytest.mark.parametrize(("share", "pipelined"), [(1.0, False), (1.0, True), (0.0, False)])
+def test_ten_thousand_batches_without_a_wrong_picture(
+    dataset, share, pipelined, monkeypatch
+) -> None:
     wanted = reference(dataset, gpu_decode_share=share)
+    if pipelined:
+        use_the_pipeline_always(monkeypatch)
     found = wrong_pictures(
         dataset, wanted, 10_000, sleep_cycles=200_000, gpu_decode_share=share, prefetch_batches=8
     )

@@ -311,7 +311,7 @@ def no_nvjpeg(monkeypatch) -> None:
     def missing():
         raise ConfigError("nvJPEG is not installed (pip install 'streamloader[gpu]')")
 
-    monkeypatch.setattr("streamloader._cuda_delivery.Nvjpeg", missing)
+    monkeypatch.setattr("streamloader._cuda_delivery.PacedEngine", missing)
 
 
 def test_auto_decodes_on_the_cpu_where_the_engines_cannot_be_used_and_says_why(

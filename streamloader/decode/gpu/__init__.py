@@ -4,6 +4,7 @@ from streamloader.decode.gpu.fused import RowMaker
 from streamloader.decode.gpu.gpu_decoder import SLAB_BYTES, GpuDecoder
 from streamloader.decode.gpu.headers import is_engine_kind, sound_headers
 from streamloader.decode.gpu.nvjpeg import Nvjpeg, NvjpegError
+from streamloader.decode.gpu.paced import PacedEngine
 from streamloader.decode.gpu.planning import plan_pictures
 from streamloader.decode.gpu.route import (
     ROW_DTYPE,
@@ -23,6 +24,7 @@ __all__ = [
     "GpuDecoder",
     "Nvjpeg",
     "NvjpegError",
+    "PacedEngine",
     "RowMaker",
     "check_share",
     "choose_engine_rows",
