@@ -76,6 +76,7 @@ class BuildNative(build_ext):
 setup(
     cffi_modules=[
         "streamloader/dts/native_build.py:ffibuilder",
+        "streamloader/fetch/native_build.py:ffibuilder",
         "streamloader/convert/native_build.py:ffibuilder",
         "streamloader/decode/native_build.py:ffibuilder",
     ],

@@ -20,11 +20,11 @@ from storage_backends.errors import (
 from storage_backends.opening import open_store, options_of
 from storage_backends.options import StorageOptions
 from storage_backends.store import (
-    BlockingReader,
     Buffer,
     Counters,
     ObjectInfo,
     ObjectWriter,
+    OpenFiles,
     Store,
     UnfinishedWrite,
 )
@@ -32,7 +32,6 @@ from storage_backends.urls import join_url
 
 __all__ = [
     "AccessDenied",
-    "BlockingReader",
     "Buffer",
     "Changed",
     "Counters",
@@ -40,6 +39,7 @@ __all__ = [
     "NotFound",
     "ObjectInfo",
     "ObjectWriter",
+    "OpenFiles",
     "StorageError",
     "StorageOptions",
     "Store",

@@ -17,11 +17,11 @@ import aiofiles
 
 from storage_backends._cancellation import to_the_end
 from storage_backends.errors import AccessDenied, Misconfigured, NotFound
-from storage_backends.local_blocking import LocalBlockingReader, object_path
 from storage_backends.local_errors import printable
 from storage_backends.local_files import FileReader, file_etag, open_regular, require_regular
 from storage_backends.local_listing import Folder, root_folder, scan
 from storage_backends.local_new_file import NewFile, is_unfinished
+from storage_backends.local_open_files import LocalOpenFiles, object_path
 from storage_backends.local_threads import LocalThreads, translated
 from storage_backends.local_writer import LocalWriter
 from storage_backends.store import (
@@ -54,7 +54,7 @@ class LocalStore(Store):
         self._root = location.path
         self._reader = FileReader()
         self._threads = LocalThreads(self._counters)
-        self.blocking_reader = LocalBlockingReader(self._root, self._reader, self._counters)
+        self.open_files = LocalOpenFiles(self._root, self._reader, self._counters)
 
     async def _close(self) -> None:
         self._threads.close()

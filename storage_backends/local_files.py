@@ -105,8 +105,23 @@ class FileReader:
                 self._retire(next(iter(self._files)))
 
     @contextmanager
+    def held(self, path: str) -> Iterator[int]:
+        """A descriptor of the file as it was when it was opened here, perhaps long ago.
+
+        Raises:
+            OSError: of the system, for the path.
+            NotFound: the path is not a regular file.
+        """
+        with self._in_use(self._acquire(path, None)) as fd:
+            yield fd
+
+    @contextmanager
     def _open(self, path: str) -> Iterator[int]:
-        file = self._acquire(path, require_regular(os.stat(path), path))
+        with self._in_use(self._acquire(path, require_regular(os.stat(path), path))) as fd:
+            yield fd
+
+    @contextmanager
+    def _in_use(self, file: _OpenFile) -> Iterator[int]:
         try:
             yield file.fd
         finally:
@@ -115,10 +130,13 @@ class FileReader:
                 if file.retired and not file.readers:
                     os.close(file.fd)
 
-    def _acquire(self, path: str, status: os.stat_result) -> _OpenFile:
+    def _acquire(self, path: str, status: os.stat_result | None) -> _OpenFile:
+        """The open file of a path, opened anew if it is not that of ``status``."""
         with self._lock:
             file = self._files.get(path)
-            if file is not None and file.identity == (status.st_dev, status.st_ino):
+            if file is not None and (
+                status is None or file.identity == (status.st_dev, status.st_ino)
+            ):
                 self._files.move_to_end(path)
             else:
                 if file is not None:

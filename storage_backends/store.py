@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import enum
-import threading
 from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Protocol, Self
@@ -60,13 +60,18 @@ class ObjectInfo:
     etag: str | None
 
 
-class BlockingReader(Protocol):
-    """Reads ranges of a store's objects in threads of the caller's own."""
+class OpenFiles(Protocol):
+    """A store's objects as open files, for threads that read by themselves."""
 
-    def read_into(
-        self, key: str, offset: int, buffer: memoryview, cancelled: threading.Event
-    ) -> None:
-        """As ``Store.read_into``, but it blocks; returns early once ``cancelled`` is set."""
+    def opened(self, keys: Sequence[str]) -> AbstractContextManager[list[int]]:
+        """Descriptors for positioned reads of the objects, good inside the block.
+
+        Raises StorageError. An object that was replaced may still be read as it was.
+        """
+        ...
+
+    def count(self, sizes_bytes: Sequence[int], times_s: Sequence[float]) -> None:
+        """Counts reads as ``Store.read_into`` counts its own: bytes and seconds of each."""
         ...
 
 
@@ -134,12 +139,12 @@ class Store(ABC):
     Attributes:
         url: normalised, without a trailing slash, never with a secret.
         parallel_reads: how many reads at once serve this kind of storage well.
-        blocking_reader: of the same objects, where a read takes less time than an event loop needs
-            for it; to be used while the store is open. None elsewhere.
+        open_files: of the same objects, where they are files; to be used while the store is open.
+            None elsewhere.
     """
 
     parallel_reads: int = 32
-    blocking_reader: BlockingReader | None = None
+    open_files: OpenFiles | None = None
 
     def __init__(self, url: str, counters: Counters | None) -> None:
         self.url = url

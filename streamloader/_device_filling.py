@@ -130,6 +130,10 @@ class DeviceFilling:
         work.release()
         return moved
 
+    def close(self) -> None:
+        """See ``Filling``."""
+        self._views.clear()
+
     def _copy(self, host: Slot, work: EngineWork | None, memory: Any, stream: Any) -> int:
         """Enqueues one copy of all that is used of the host slot."""
         end = 0

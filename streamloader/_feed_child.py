@@ -36,6 +36,11 @@ from streamloader._feed_errors import SentError
 from streamloader.transfer import SlotState
 
 
+#: How long a thread may keep the interpreter from others that want it, in seconds. Work here comes
+#: in short turns; the 5 ms of the default are most of a batch.
+_SWITCH_INTERVAL_S = 0.0005
+
+
 class Feed:
     """Answers the trainer's messages until it is gone.
 
@@ -148,6 +153,7 @@ class _Forward(logging.Handler):
 def main() -> None:
     # Ctrl-C goes to the whole process group; what follows from it is the trainer's to decide.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    sys.setswitchinterval(_SWITCH_INTERVAL_S)
     channel = Channel(socket.socket(fileno=int(sys.argv[1])))
     first = channel.receive()
     if first is None:

@@ -36,7 +36,7 @@ from streamloader.dts.pictures import (
     read_picture_header,
 )
 from streamloader.dts.record_bytes import copy_rows, copy_values, is_hashed_natively
-from streamloader.dts.row_source import RowPlaces
+from streamloader.dts.row_source import TAKE_RECORDS_ADDRESS, RowPlaces
 from streamloader.dts.schema import Schema
 from streamloader.dts.schema_union import unite
 from streamloader.dts.shard_summary import ShardSummary
@@ -61,6 +61,7 @@ __all__ = [
     "POINTER_NAME",
     "SAMPLING_CODES",
     "TAIL_GUESS_BYTES",
+    "TAKE_RECORDS_ADDRESS",
     "TRAILER_BYTES",
     "BlockTable",
     "Column",

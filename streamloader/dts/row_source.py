@@ -1,4 +1,4 @@
-"""The records of a shard as rows of one fixed layout, written and checked in one native call."""
+"""What native code needs to write the records of a shard as rows of one fixed layout."""
 
 from __future__ import annotations
 
@@ -10,9 +10,15 @@ import numpy.typing as npt
 
 from streamloader.dts.layout import FIELD_ALIGN
 from streamloader.dts.native_kernel import ffi, lib
+from streamloader.dts.record_bytes import HASHES_NATIVELY
 
 if TYPE_CHECKING:
     from streamloader.dts.index import ShardIndex
+
+TAKE_RECORDS_ADDRESS: int = (
+    int(ffi.cast("uintptr_t", ffi.addressof(lib, "sl_take_records"))) if HASHES_NATIVELY else 0
+)
+"""Of ``sl_take_records`` in ``native/records.h``, for native code elsewhere; 0 if there is none."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -67,39 +73,10 @@ class RowSource:
         self._source.num_fields, self._source.fields = len(names), fields
         self._source.num_columns, self._source.columns = len(columns), columns
 
-    def take(
-        self,
-        first: int,
-        count: int,
-        memory: npt.NDArray[np.uint8],
-        at: int,
-        rows: int,
-        *,
-        verify: bool,
-    ) -> bool:
-        """Writes the rows of ``count`` records from ``first`` on, of which the bytes lie at ``at``.
-
-        Args:
-            memory: uint8 [n], has the records and gets the rows.
-            rows: where in ``memory`` the first row goes.
-            verify: check the records' hashes and padding too.
-
-        Returns:
-            Whether nothing is wrong. If something is, ``ShardIndex.verify_records`` tells what, and
-            the rows are of no use.
-        """
-        good = lib.sl_take_records(
-            self._source,
-            first,
-            count,
-            ffi.from_buffer("uint8_t[]", memory, require_writable=True),
-            len(memory),
-            at,
-            rows,
-            self._stride,
-            verify,
-        )
-        return bool(good == 1)
+    @property
+    def address(self) -> int:
+        """Of the ``sl_row_source``, valid as long as this object."""
+        return int(ffi.cast("uintptr_t", self._source))
 
     def _pointer(self, kind: str, array: npt.NDArray[Any]) -> Any:
         kept = np.ascontiguousarray(array)

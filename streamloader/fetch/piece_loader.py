@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -20,7 +19,15 @@ from streamloader.fetch.cache_index import Extent
 from streamloader.fetch.cancel import all_or_cancel
 from streamloader.fetch.catalog import Catalog
 from streamloader.fetch.expand import Expander
-from streamloader.fetch.piece_group import GroupReader, LoadedPiece, PlacedPiece, Room, divide
+from streamloader.fetch.piece_group import (
+    IS_NATIVE,
+    GroupReader,
+    LoadedPiece,
+    PlacedPiece,
+    Room,
+    Stop,
+    divide,
+)
 from streamloader.fetch.rows import BAD_LENGTH, RowLayout
 from streamloader.monitor import Counters
 from streamloader.order import Order, Selection
@@ -95,12 +102,13 @@ class PieceLoader:
 
     def _open_group_reader(self) -> GroupReader | None:
         """For pieces of local files that are stored as they are used."""
-        reader = self._catalog.store.blocking_reader
-        native = all(is_hashed_natively(schema) for schema in self._catalog.manifest.schemas)
-        if reader is None or self._cache is not None or self._expander or not native:
+        files = self._catalog.store.open_files
+        schemas = self._catalog.manifest.schemas
+        native = IS_NATIVE and all(is_hashed_natively(schema) for schema in schemas)
+        if files is None or self._cache is not None or self._expander or not native:
             return None
         return GroupReader(
-            self._catalog, self._arena, self._layout, reader=reader, verify=self._verify
+            self._catalog, self._arena, self._layout, files=files, verify=self._verify
         )
 
     def close(self) -> None:
@@ -159,8 +167,8 @@ class PieceLoader:
             PlacedPiece(room, own, [next(following) for _ in own])
             for room, own in zip(rooms, parts, strict=True)
         ]
-        cancelled = threading.Event()
-        return await self._in_thread(reader.read, placed, cancelled, hurry=cancelled.set)
+        stop = Stop()
+        return await self._in_thread(reader.read, placed, stop, hurry=stop.set)
 
     async def load(self, first: int, count: int, base: int) -> LoadedPiece:
         """Fills the room at ``base``; samples that cannot be used are told, not raised.

@@ -25,7 +25,8 @@ from streamloader.fetch.turns import ByArrival, InTurn, Turn, Turns
 from streamloader.monitor import Counters
 from streamloader.order import ArrivalPlan, BatchPlan, BatchRows, RankPlan, Selection
 
-_ROWS_PER_STRETCH = 32_768
+#: Few enough that the planning thread, which is all Python, never holds up the loop for long.
+_ROWS_PER_STRETCH = 4_096
 
 
 @dataclass(slots=True)

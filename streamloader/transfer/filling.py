@@ -32,6 +32,10 @@ class Filling(Protocol):
         """
         ...
 
+    def close(self) -> None:
+        """Lets go of the device slots: no more are filled. Called once, when the station ends."""
+        ...
+
 
 class PlainCopy:
     """The device slot is the host slot, byte for byte, in one copy of the used bytes."""
@@ -44,3 +48,6 @@ class PlainCopy:
         nbytes = self.layout.used_bytes(host.rows)
         self._backend.copy_to_device(host.array, memory, nbytes, stream)
         return nbytes
+
+    def close(self) -> None:
+        """It keeps none."""

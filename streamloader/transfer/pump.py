@@ -215,6 +215,9 @@ class Pump:
         self._ended = True
         self._release_departures()
         self.returned.close()
+        # A run and its station know each other, and their device memory is not to wait until the
+        # garbage collector comes: in a forked process that would free it, which CUDA cannot do.
+        self._filling.close()
         self.device_slots.clear()
         self._writable.clear()
         atexit.unregister(self.stop)

@@ -7,7 +7,7 @@ class Steered:
     """A store that passes everything on, and does what a test asks before each block read."""
 
     # Its reads would pass the test by.
-    blocking_reader = None
+    open_files = None
 
     def __init__(self, store, before_read):
         self._store = store

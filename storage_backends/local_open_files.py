@@ -1,10 +1,10 @@
-"""Reading local objects in threads that may block, without an event loop."""
+"""Local objects as open files, for threads that read without an event loop."""
 
 from __future__ import annotations
 
 import os
-import threading
-import time
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 
 from storage_backends.errors import Misconfigured
 from storage_backends.local_errors import printable
@@ -13,12 +13,12 @@ from storage_backends.local_threads import translated
 from storage_backends.store import Counters
 
 
-class LocalBlockingReader:
-    """The ``blocking_reader`` of a local store.
+class LocalOpenFiles:
+    """The ``open_files`` of a local store; safe to use from several threads.
 
     Args:
         root: folder of the store.
-        reader: of its files; closed by the store.
+        reader: has the descriptors; closed by the store.
     """
 
     def __init__(self, root: str, reader: FileReader, counters: Counters) -> None:
@@ -26,16 +26,21 @@ class LocalBlockingReader:
         self._reader = reader
         self._counters = counters
 
-    def read_into(
-        self, key: str, offset: int, buffer: memoryview, cancelled: threading.Event
-    ) -> None:
-        path = object_path(self._root, key)
-        start = time.perf_counter()
-        with translated(path):
-            self._reader.read_into(path, offset, buffer, None, cancelled)
-        self._counters.add("storage.requests")
-        self._counters.add("storage.bytes_read", len(buffer))
-        self._counters.observe("storage.read_s", time.perf_counter() - start)
+    @contextmanager
+    def opened(self, keys: Sequence[str]) -> Iterator[list[int]]:
+        with ExitStack() as stack:
+            descriptors = []
+            for key in keys:
+                path = object_path(self._root, key)
+                with translated(path):
+                    descriptors.append(stack.enter_context(self._reader.held(path)))
+            yield descriptors
+
+    def count(self, sizes_bytes: Sequence[int], times_s: Sequence[float]) -> None:
+        self._counters.add("storage.requests", len(sizes_bytes))
+        self._counters.add("storage.bytes_read", sum(sizes_bytes))
+        for seconds in times_s:
+            self._counters.observe("storage.read_s", seconds)
 
 
 def object_path(root: str, key: str) -> str:
