@@ -346,7 +346,8 @@ def run_parts(
         results["loader"] = {}
         for name, batches in feeds.items():
             few = name == "dataloader"
-            take(batches, 10)
+            # The first ones find everything empty, and the engines choose their way in them.
+            take(batches, 10 if few else 200)
             results["loader"][name] = take(batches, arguments.batches // (4 if few else 1))
             show("loader", {name: results["loader"][name]})
     for part in ("compiled", "eager"):

@@ -35,7 +35,6 @@ from streamloader._feed_delivery import FeedDelivery, started
 from streamloader._feed_errors import SentError
 from streamloader.transfer import SlotState
 
-
 #: How long a thread may keep the interpreter from others that want it, in seconds. Work here comes
 #: in short turns; the 5 ms of the default are most of a batch.
 _SWITCH_INTERVAL_S = 0.0005

@@ -52,6 +52,9 @@ class Recorder:
         self._events += 1
         return (stream, self._events)
 
+    def stream_wait(self, stream: object, event: tuple[object, int]) -> None:
+        self.log.append(("stream waits", stream, *event))
+
     def synchronize(self, event: tuple[object, int]) -> None:
         self.log.append(("host waits", *event))
 
@@ -100,15 +103,18 @@ def test_a_slab_is_decoded_into_only_after_the_host_saw_its_last_reader_end(
     first_read, engine = ("copies", 2), "stream 1"
     assert recorder.log == [
         ("decode", 1),
-        ("host waits", engine, 1),
+        ("stream waits", "copies", engine, 1),
         ("make", 1, 0),
+        ("host waits", engine, 1),
         ("decode", 2),
-        ("host waits", engine, 3),
+        ("stream waits", "copies", engine, 3),
         ("make", 2, 1),
+        ("host waits", engine, 3),
         ("host waits", *first_read),
         ("decode", 1),
-        ("host waits", engine, 5),
+        ("stream waits", "copies", engine, 5),
         ("make", 1, 2),
+        ("host waits", engine, 5),
     ]
 
 
@@ -119,6 +125,18 @@ def test_after_a_refusal_nothing_is_pending_on_the_engines_stream(
     with pytest.raises(NvjpegError, match="bad JPEG"):
         decoder.fill(batch_of(1, 100_000), 0, None, None, None, "copies")
     assert recorder.log == [("decode", 1), ("host waits", "stream 1", 1)]
+
+
+def test_after_rows_that_cannot_be_made_nothing_is_pending_either(
+    decoder: GpuDecoder, recorder: Recorder, monkeypatch
+) -> None:
+    def fail(*_: object) -> None:
+        raise MemoryError("no room")
+
+    monkeypatch.setattr(recorder, "make", fail)
+    with pytest.raises(MemoryError):
+        decoder.fill(batch_of(1, 100_000), 0, None, None, None, "copies")
+    assert recorder.log[-1] == ("host waits", "stream 1", 1)
 
 
 def test_a_batch_without_pictures_for_the_engine_is_made_at_once(

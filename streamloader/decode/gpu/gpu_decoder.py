@@ -46,6 +46,8 @@ class DecodeDevice(Protocol):
 
     def record_event(self, stream: Any) -> Any: ...
 
+    def stream_wait(self, stream: Any, event: Any) -> None: ...
+
     def synchronize(self, event: Any) -> None: ...
 
     def on(self, stream: Any) -> AbstractContextManager[Any]: ...
@@ -100,6 +102,7 @@ class GpuDecoder:
         self._counters = counters
         self._turn = threading.Lock()
         self._stream = device.new_stream()
+        self._started_s = 0.0
         self._slabs = [
             _Slab(device.allocate(slab_bytes + _SLACK_BYTES, self._stream))
             for _ in range(_NUM_SLABS)
@@ -135,28 +138,43 @@ class GpuDecoder:
         with self._turn:
             for number, pictures in batch.chunks():
                 slab = next(self._next_slab)
-                self._decode(batch, pictures, data_address, slab)
-                with self._device.on(stream):
-                    self.maker.make(table, staged, slab.memory, out, number)
-                slab.read = self._device.record_event(stream)
+                decoded = self._decode(batch, pictures, data_address, slab)
+                try:
+                    # The rows are enqueued while the engines finish the last pictures.
+                    self._device.stream_wait(stream, decoded)
+                    with self._device.on(stream):
+                        self.maker.make(table, staged, slab.memory, out, number)
+                    slab.read = self._device.record_event(stream)
+                finally:
+                    self._await_engines(decoded)
 
-    def _decode(self, batch: EngineBatch, pictures: slice, data_address: int, slab: _Slab) -> None:
+    def _decode(self, batch: EngineBatch, pictures: slice, data_address: int, slab: _Slab) -> Any:
+        """Starts a chunk; returns an event behind it."""
         if slab.read is not None:
             self._wait_until_free(slab)
         images = batch.images[pictures].copy()
         images["channel"][:, 0] += np.uint64(slab.memory.data_ptr())
         addresses = (batch.offsets[pictures] + data_address).astype(np.uint64)
         lengths = np.ascontiguousarray(batch.lengths[pictures])
-        started = time.perf_counter()
+        self._started_s = time.perf_counter()
         with self._device.on(self._stream):
             try:
                 self._engine.decode(addresses, lengths, images, self._device.handle(self._stream))
-            finally:
-                # Also after a refusal: nothing may be pending there at the next call.
-                self._device.synchronize(self._device.record_event(self._stream))
-        self._counters.observe("decode.engine_s", time.perf_counter() - started)
+            except BaseException:
+                self._await_engines(self._device.record_event(self._stream))
+                raise
+            decoded = self._device.record_event(self._stream)
         self._counters.add("decode.pictures", len(images))
         self._counters.add("decode.pictures_by_engine", len(images))
+        return decoded
+
+    def _await_engines(self, decoded: Any) -> None:
+        """Waits on the host: at the next call nothing may be pending on the engines' stream.
+
+        Also after a refusal.
+        """
+        self._device.synchronize(decoded)
+        self._counters.observe("decode.engine_s", time.perf_counter() - self._started_s)
 
     def _wait_until_free(self, slab: _Slab) -> None:
         self._device.synchronize(slab.read)

@@ -11,10 +11,11 @@ import numpy.typing as npt
 
 from streamloader.decode.gpu.nvjpeg import Nvjpeg
 
-#: From this share of the time in the engines on, they are what everything else waits for.
-_BUSY_SHARE = 0.75
-#: Calls in a row that must be busy: more than a consumer that has stopped leaves room for.
-_BUSY_CALLS = 16
+#: From the first share of the time in the engines on, they are what everything else waits for, and
+#: below the second they are not. It is a mean over about so many calls: more than a consumer that
+#: has stopped leaves room for.
+_BUSY_SHARE, _IDLE_SHARE = 0.75, 0.5
+_MEAN_CALLS = 16
 #: Calls after which the slower way is tried again, for a few calls.
 _CALLS_BETWEEN_TRIALS = 256
 _TRIAL_CALLS = 6
@@ -60,9 +61,10 @@ class PacedEngine:
         self._now_s = now_s
         self._engines: dict[bool, Engine] = {False: open_engine(False)}
         self._picture_s: dict[bool, float] = {}
-        self._ended_s: float | None = None
+        self._ended_s = 0.0
         self._unused = {False}
-        self._busy_calls = 0
+        self._busy_s = self._whole_s = 0.0
+        self._limits = False
         self._calls_to_trial = 0
         self._trial_calls = 0
         self._trial = False
@@ -87,7 +89,7 @@ class PacedEngine:
 
     def _choose(self) -> bool:
         """Whether the next call is pipelined."""
-        if self._busy_calls < _BUSY_CALLS:
+        if not self._limits:
             self._trial_calls = 0
             return False
         if not self._trial_calls:
@@ -113,9 +115,14 @@ class PacedEngine:
     def _note(self, pipelined: bool, count: int, started_s: float) -> None:
         ended_s = self._now_s()
         taken_s = ended_s - started_s
-        since_s = taken_s if self._ended_s is None else ended_s - self._ended_s
+        # Before the first call the engines were idle.
+        since_s = ended_s - self._ended_s if self._whole_s else _MEAN_CALLS * taken_s
         self._ended_s = ended_s
-        self._busy_calls = self._busy_calls + 1 if taken_s >= _BUSY_SHARE * since_s else 0
+        kept = 1 - 1 / _MEAN_CALLS
+        self._busy_s = kept * self._busy_s + taken_s
+        self._whole_s = kept * self._whole_s + since_s
+        share = self._busy_s / (self._whole_s or 1.0)
+        self._limits = share >= (_IDLE_SHARE if self._limits else _BUSY_SHARE)
         if pipelined in self._unused:
             self._unused.remove(pipelined)
             return
