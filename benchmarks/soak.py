@@ -1,11 +1,11 @@
-"""Runs loaders for a long time, and fails if memory, threads or descriptors grow.
+"""Runs loaders for a long time, and fails if memory, threads, open files or connections grow.
 
     python benchmarks/soak.py [--minutes 30] [--report-s 60] [--json]
 
 Four loaders stay open in this process: a real S3 server on loopback and a local folder, each with
 both feeds. In turn they give a whole epoch, or a part that is left early and often gone on with
 from its state; every tenth turn makes one more loader, uses it a little and drops it. After each
-turn the size of this process and of its feed processes, its threads and its descriptors are noted.
+turn the size of this process and of its feed processes, its threads, open files and sockets are noted.
 The first fifth of the time is warm-up. A slope is a least-squares line over the rest, in MB per
 1,000 batches.
 """
@@ -16,6 +16,7 @@ import argparse
 import gc
 import itertools
 import json
+import os
 import random
 import statistics
 import sys
@@ -43,8 +44,9 @@ WARM_UP = 0.2
 LEAST_NOTES = 20
 
 MAX_SLOPE_MB = 1.0
-#: Descriptors and threads come and go with idle connections; a leak is more than this in the end.
+#: What threads and open files may differ by; connections come and go as the server closes idle ones.
 MAX_MORE = 2
+MAX_MORE_CONNECTIONS = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +59,8 @@ class Note:
     own_mb: float
     feeds_mb: float
     threads: int
-    descriptors: int
+    files: int
+    connections: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +73,8 @@ class Growth:
     own_mb: float
     feeds_mb: float
     more_threads: float
-    more_descriptors: float
+    more_files: float
+    more_connections: float
 
     def complaints(self) -> list[str]:
         """What is not as it should be."""
@@ -80,11 +84,15 @@ class Growth:
             for name, slope in slopes.items()
             if slope >= MAX_SLOPE_MB
         ]
-        counts = {"threads": self.more_threads, "descriptors": self.more_descriptors}
+        counts = {
+            "threads": (self.more_threads, MAX_MORE),
+            "open files": (self.more_files, MAX_MORE),
+            "connections": (self.more_connections, MAX_MORE_CONNECTIONS),
+        }
         return found + [
             f"there are {more:g} more {name} than in the beginning"
-            for name, more in counts.items()
-            if more > MAX_MORE
+            for name, (more, most) in counts.items()
+            if more > most
         ]
 
 
@@ -110,7 +118,8 @@ def growth(notes: list[Note]) -> Growth:
         own_mb=kept[-1].own_mb,
         feeds_mb=kept[-1].feeds_mb,
         more_threads=more("threads"),
-        more_descriptors=more("descriptors"),
+        more_files=more("files"),
+        more_connections=more("connections"),
     )
 
 
@@ -165,6 +174,7 @@ class Soak:
 
     def _note(self) -> Note:
         gc.collect()
+        files, connections = _descriptors()
         return Note(
             elapsed_s=time.monotonic() - self._started,
             batches=sum(self._batches.values()),
@@ -172,7 +182,8 @@ class Soak:
             own_mb=_resident_mb("self"),
             feeds_mb=sum(_resident_mb(pid) for pid in _feed_processes()),
             threads=threading.active_count(),
-            descriptors=len(list(Path("/proc/self/fd").iterdir())),
+            files=files,
+            connections=connections,
         )
 
     def close(self) -> None:
@@ -185,6 +196,21 @@ def _resident_mb(process: str) -> float:
         if line.startswith("VmRSS"):
             return int(line.split()[1]) * 1024 / 1e6
     return 0.0  # it has ended and waits to be reaped
+
+
+def _descriptors() -> tuple[int, int]:
+    """How many open files there are, pipes and the like among them, and how many sockets."""
+    files = sockets = 0
+    for number in os.listdir("/proc/self/fd"):
+        try:
+            target = os.readlink(f"/proc/self/fd/{number}")
+        except FileNotFoundError:
+            continue  # it was that of the listing, or has been closed since
+        if target.startswith("socket:"):
+            sockets += 1
+        else:
+            files += 1
+    return files, sockets
 
 
 def _feed_processes() -> list[str]:
@@ -218,7 +244,7 @@ def run(minutes: float, report_s: float, quiet: bool) -> list[Note]:
                 print(
                     f"{note.elapsed_s:6.0f} s {note.batches:8d} batches, {note.own_mb:6.1f} MB"
                     f" + {note.feeds_mb:6.1f} MB of feed processes, {note.threads} threads,"
-                    f" {note.descriptors} descriptors",
+                    f" {note.files} open files, {note.connections} connections",
                     flush=True,
                 )
             if ended:
@@ -242,7 +268,7 @@ def main() -> None:
         print(
             f"{grown.batches} batches after the warm-up: {grown.own_mb_per_1k:+.3f} MB per 1,000,"
             f" feed processes {grown.feeds_mb_per_1k:+.3f}; threads {grown.more_threads:+g},"
-            f" descriptors {grown.more_descriptors:+g}"
+            f" open files {grown.more_files:+g}, connections {grown.more_connections:+g}"
         )
     complaints = grown.complaints()
     if complaints:

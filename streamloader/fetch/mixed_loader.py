@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from streamloader.fetch.piece_group import LoadedPiece, Room
+from streamloader.fetch.piece import LoadedPiece, Room
 from streamloader.fetch.piece_loader import PieceLoader
 from streamloader.fetch.sources import Sources
 from streamloader.order import GapOrder, MixedOrder, Order

@@ -7,17 +7,18 @@ that the interpreter's lock is asked for once.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 
 from storage_backends import OpenFiles, StorageError
-from streamloader.dts import TAKE_RECORDS_ADDRESS, ShardIndex, ShardSpan
+from streamloader.dts import TAKE_RECORDS_ADDRESS, ShardIndex, ShardSpan, is_hashed_natively
 from streamloader.fetch.arena import Arena, aligned
 from streamloader.fetch.catalog import Catalog
 from streamloader.fetch.native_kernel import ffi, lib
+from streamloader.fetch.piece import LoadedPiece, Room
 from streamloader.fetch.rows import RowLayout
 
 #: A thread gets pieces of so many bytes at a time: enough to be worth it, and few enough that
@@ -57,39 +58,6 @@ class Stop:
 
 
 @dataclass(frozen=True, slots=True)
-class Room:
-    """A piece, and the room that it has in the arena.
-
-    Attributes:
-        first, count: its samples, numbered as the plan does.
-        base: where its room begins.
-        nbytes: of the room.
-    """
-
-    first: int
-    count: int
-    base: int
-    nbytes: int
-
-
-@dataclass(frozen=True, slots=True)
-class LoadedPiece:
-    """A piece in the arena.
-
-    Attributes:
-        rows_base: arena offset of its rows.
-        nbytes: bytes of the arena that it takes.
-        stored_bytes: bytes that were read for it.
-        faults: reasons of samples that cannot be used, by number in the plan.
-    """
-
-    rows_base: int
-    nbytes: int
-    stored_bytes: int
-    faults: dict[int, str]
-
-
-@dataclass(frozen=True, slots=True)
 class PlacedPiece:
     """A piece whose shards are known.
 
@@ -106,12 +74,21 @@ class PlacedPiece:
 class GroupReader:
     """Reads pieces whose samples are stored as they are used; safe to use from several threads.
 
-    Only where ``IS_NATIVE``, and for schemas that are hashed natively.
-
     Args:
         files: the data set's store.
         verify: check every sample's hash.
     """
+
+    @staticmethod
+    def open(
+        catalog: Catalog, arena: Arena, layout: RowLayout, *, verify: bool
+    ) -> GroupReader | None:
+        """None where there are no files, or no native code for them."""
+        files = catalog.store.open_files
+        native = IS_NATIVE and all(is_hashed_natively(s) for s in catalog.manifest.schemas)
+        if files is None or not native:
+            return None
+        return GroupReader(catalog, arena, layout, files=files, verify=verify)
 
     def __init__(
         self,
@@ -135,13 +112,17 @@ class GroupReader:
             For each what was loaded. None if anything about it is not as it should be, and for all
             that are left when ``stop`` is set: what is wrong is another's to find out.
         """
-        shards: list[int] = []
+        shards = [part.shard for piece in pieces for part in piece.parts]
+        # Kept until the native code, which has their addresses, is done.
+        sources = [index.row_source(self._places) for piece in pieces for index in piece.indexes]
+        addresses = iter([source.address for source in sources])
         parts: list[tuple[int, ...]] = []
-        placed = [self._place(piece, shards, parts) for piece in pieces]
+        placed = [self._place(piece, addresses, parts) for piece in pieces]
         table = np.array(parts, _PART_DTYPE)
         for start in range(0, len(parts), _OPEN_FILES):
             end = start + _OPEN_FILES
             self._bring(table[start:end], shards[start:end], stop)
+        del sources
         good = table["outcome"] == 1
         done = 0
         loaded: list[LoadedPiece | None] = []
@@ -152,7 +133,7 @@ class GroupReader:
         return loaded
 
     def _place(
-        self, piece: PlacedPiece, shards: list[int], parts: list[tuple[int, ...]]
+        self, piece: PlacedPiece, addresses: Iterator[int], parts: list[tuple[int, ...]]
     ) -> LoadedPiece:
         """Where a piece goes; adds a row of ``_PART_DTYPE`` for each of its parts."""
         base = piece.room.base
@@ -163,9 +144,8 @@ class GroupReader:
             spans.append((base, start, nbytes))
             base += aligned(nbytes)
         rows = base
-        for part, index, (at, start, nbytes) in zip(piece.parts, piece.indexes, spans, strict=True):
-            source = index.row_source(self._places).address
-            shards.append(part.shard)
+        for part, (at, start, nbytes) in zip(piece.parts, spans, strict=True):
+            source = next(addresses)
             parts.append((0, start, nbytes, at, source, part.first, part.count, rows, 0, 0))
             rows += part.count * self._places.stride
         stored = sum(nbytes for _, _, nbytes in spans)
@@ -193,7 +173,7 @@ class GroupReader:
 
 
 def divide(rooms: Sequence[Room]) -> list[list[Room]]:
-    """Pieces in groups of about four MiB, in order."""
+    """Pieces in groups of about six MiB, in order."""
     groups: list[list[Room]] = []
     nbytes = 0
     for room in rooms:

@@ -12,22 +12,15 @@ from typing import Any, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from streamloader.dts import Ranges, RecordFault, ShardIndex, ShardSpan, is_hashed_natively
+from streamloader.dts import Ranges, RecordFault, ShardIndex, ShardSpan
 from streamloader.fetch.arena import ALIGN_BYTES, Arena, aligned
 from streamloader.fetch.cache import BlockCache
 from streamloader.fetch.cache_index import Extent
 from streamloader.fetch.cancel import all_or_cancel
 from streamloader.fetch.catalog import Catalog
 from streamloader.fetch.expand import Expander
-from streamloader.fetch.piece_group import (
-    IS_NATIVE,
-    GroupReader,
-    LoadedPiece,
-    PlacedPiece,
-    Room,
-    Stop,
-    divide,
-)
+from streamloader.fetch.piece import LoadedPiece, Room
+from streamloader.fetch.piece_group import GroupReader, PlacedPiece, Stop, divide
 from streamloader.fetch.rows import BAD_LENGTH, RowLayout
 from streamloader.monitor import Counters
 from streamloader.order import Order, Selection
@@ -96,20 +89,11 @@ class PieceLoader:
         self._cache = cache
         threads = min(_MOST_THREADS, max(_LEAST_THREADS, allowed_cpus() // 2))
         self._threads = ThreadPoolExecutor(threads, "streamloader-pieces")
-        self._group_reader = self._open_group_reader()
+        self._group_reader: GroupReader | None = None
+        if self._cache is None and not self._expander:
+            self._group_reader = GroupReader.open(catalog, arena, self._layout, verify=verify)
         # Asked for when a piece gets its room, and again when it is read.
         self._parts_of = lru_cache(_PLACES_KEPT)(self._find_parts)
-
-    def _open_group_reader(self) -> GroupReader | None:
-        """For pieces of local files that are stored as they are used."""
-        files = self._catalog.store.open_files
-        schemas = self._catalog.manifest.schemas
-        native = IS_NATIVE and all(is_hashed_natively(schema) for schema in schemas)
-        if files is None or self._cache is not None or self._expander or not native:
-            return None
-        return GroupReader(
-            self._catalog, self._arena, self._layout, files=files, verify=self._verify
-        )
 
     def close(self) -> None:
         self._threads.shutdown(wait=True)

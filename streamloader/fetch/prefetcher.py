@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -17,16 +16,14 @@ from streamloader.fetch.arena import Arena
 from streamloader.fetch.cache import BlockCache
 from streamloader.fetch.catalog import Catalog
 from streamloader.fetch.mixed_loader import MixedPieceLoader
-from streamloader.fetch.piece_group import Room
+from streamloader.fetch.piece import Room
 from streamloader.fetch.piece_loader import PieceLoader
 from streamloader.fetch.pieces import Int64, PieceTable, Wanted
+from streamloader.fetch.planner import Planner
 from streamloader.fetch.sources import Sources
 from streamloader.fetch.turns import ByArrival, InTurn, Turn, Turns
 from streamloader.monitor import Counters
-from streamloader.order import ArrivalPlan, BatchPlan, BatchRows, RankPlan, Selection
-
-#: Few enough that the planning thread, which is all Python, never holds up the loop for long.
-_ROWS_PER_STRETCH = 4_096
+from streamloader.order import ArrivalPlan, BatchRows, RankPlan, Selection
 
 
 @dataclass(slots=True)
@@ -112,7 +109,7 @@ class Prefetcher:
             for each, own_reads, cache in zip(sources.catalogs, reads, own_caches, strict=True)
         ]
         self._loader = loaders[0] if len(loaders) == 1 else MixedPieceLoader(sources, loaders)
-        self._planner = ThreadPoolExecutor(1, "streamloader-plan")
+        self._planner = Planner()
         self._runs: list[_Run] = []
         self._changed = asyncio.Event()
         self._delivering = asyncio.Lock()
@@ -164,10 +161,10 @@ class Prefetcher:
 
     def close(self) -> None:
         self._loader.close()
-        self._planner.shutdown(wait=True)
+        self._planner.close()
 
     async def _plan_ahead(self, run: _Run, on_planned: Callable[[], None]) -> None:
-        async for plan, wanted in self._plans(run.plan):
+        async for plan, wanted in self._planner.plans(run.plan):
             await run.turns.room(plan)
             slots = run.table.slots_of(wanted.ids)
             for place in np.flatnonzero(slots < 0).tolist():
@@ -179,22 +176,6 @@ class Prefetcher:
             await run.turns.put(plan, wanted, slots)
         on_planned()
         await run.turns.end()
-
-    async def _plans(self, plan: RankPlan | ArrivalPlan) -> AsyncIterator[tuple[BatchPlan, Wanted]]:
-        """Plans in a thread of their own, a stretch ahead: arithmetic is not the loop's work."""
-        loop = asyncio.get_running_loop()
-        stretch = max(1, _ROWS_PER_STRETCH // plan.batch_size)
-        begins = range(0, plan.num_batches, stretch)
-        jobs = (
-            loop.run_in_executor(self._planner, _plan_stretch, plan, begin, stretch)
-            for begin in begins
-        )
-        following = next(jobs, None)
-        while following is not None:
-            stretch_now = await following
-            following = next(jobs, None)
-            for planned in stretch_now:
-                yield planned
 
     async def _admit(self, run: _Run, wanted: Wanted, place: int, slots: Int64) -> int:
         """Makes room for a piece; returns its slot."""
@@ -318,15 +299,6 @@ def _faults_of(run: _Run, samples: Int64, slots: Int64) -> dict[int, str]:
             if reason is not None:
                 faults[row] = reason
     return faults
-
-
-def _plan_stretch(
-    plan: RankPlan | ArrivalPlan, begin: int, count: int
-) -> list[tuple[BatchPlan, Wanted]]:
-    batches = [plan.batch(n) for n in range(begin, min(begin + count, plan.num_batches))]
-    return [
-        (b, Wanted.of(b.piece, b.piece_first, b.piece_count, b.piece_last_batch)) for b in batches
-    ]
 
 
 def _first_failure(group: BaseExceptionGroup[BaseException]) -> BaseException:
