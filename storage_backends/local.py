@@ -22,8 +22,9 @@ from storage_backends.local_files import FileReader, file_etag, open_regular, re
 from storage_backends.local_listing import Folder, root_folder, scan
 from storage_backends.local_new_file import NewFile, is_unfinished
 from storage_backends.local_open_files import LocalOpenFiles, object_path
-from storage_backends.local_threads import LocalThreads, translated
+from storage_backends.local_threads import COMMITS_AT_ONCE, LocalThreads, translated
 from storage_backends.local_writer import LocalWriter
+from storage_backends.options import StorageOptions
 from storage_backends.store import (
     READ_MAX_BYTES,
     Buffer,
@@ -48,9 +49,13 @@ class LocalStore(Store):
     """A folder; keys are paths below it, with ``/`` between the parts."""
 
     parallel_reads = 8
+    parallel_commits = COMMITS_AT_ONCE
 
-    def __init__(self, location: LocalLocation, counters: Counters | None) -> None:
+    def __init__(
+        self, location: LocalLocation, options: StorageOptions, counters: Counters | None
+    ) -> None:
         super().__init__(location.url, counters)
+        self.is_durable = options.sync
         self._root = location.path
         self._reader = FileReader()
         self._threads = LocalThreads(self._counters)
@@ -111,7 +116,7 @@ class LocalStore(Store):
                 waiting.extend(reversed(await self._threads.run(item.path, scan, item, prefix)))
 
     def open_writer(self, key: str) -> ObjectWriter:
-        return LocalWriter(self._threads, self._path(key))
+        return LocalWriter(self._threads, NewFile(self._path(key), sync=self.is_durable))
 
     async def put(self, key: str, data: Buffer) -> None:
         await self._create(key, data, NewFile.commit)
@@ -161,7 +166,8 @@ class LocalStore(Store):
     async def _create(self, key: str, data: Buffer, commit: Callable[[NewFile], Result]) -> Result:
         path = self._path(key)
         view = readable_bytes(data, path)
-        result = await self._threads.run(path, _write_file, NewFile(path), view, commit)
+        file = NewFile(path, sync=self.is_durable)
+        result = await self._threads.run(path, _write_file, file, view, commit)
         self._counters.add("storage.bytes_written", len(view))
         return result
 
@@ -173,7 +179,7 @@ def _regular_status(path: str) -> os.stat_result:
 def _write_file(file: NewFile, data: memoryview, commit: Callable[[NewFile], Result]) -> Result:
     try:
         file.create()
-        file.write(data)
+        file.write_all([data])
         return commit(file)
     finally:
         file.discard()

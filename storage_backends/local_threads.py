@@ -14,6 +14,8 @@ from storage_backends.local_errors import storage_error
 from storage_backends.store import Counters
 
 _THREADS = 4
+#: Threads that wait until the disk has all of a file; nothing else is to wait behind them.
+COMMITS_AT_ONCE = 8
 
 Arguments = ParamSpec("Arguments")
 Result = TypeVar("Result")
@@ -25,11 +27,13 @@ class LocalThreads:
     Attributes:
         counters: gets a ``storage.requests`` per call; the callers count bytes.
         executor: the threads; they start with the first call.
+        committers: threads of their own for what only waits for the disk.
     """
 
     def __init__(self, counters: Counters) -> None:
         self.counters = counters
         self.executor = ThreadPoolExecutor(_THREADS, "storage-local")
+        self.committers = ThreadPoolExecutor(COMMITS_AT_ONCE, "storage-local-commit")
 
     async def run(
         self,
@@ -49,13 +53,23 @@ class LocalThreads:
         **kwargs: Arguments.kwargs,
     ) -> asyncio.Future[Result]:
         """Starts ``function`` in a thread."""
+        return self._start(self.executor, functools.partial(function, *args, **kwargs))
+
+    async def commit(self, path: str, function: Callable[[], Result]) -> Result:
+        """As ``run``, for a call that only waits for the disk."""
+        with translated(path):
+            return await to_the_end(self._start(self.committers, function))
+
+    def _start(
+        self, executor: ThreadPoolExecutor, call: Callable[[], Result]
+    ) -> asyncio.Future[Result]:
         self.counters.add("storage.requests")
-        call = functools.partial(function, *args, **kwargs)
-        return asyncio.get_running_loop().run_in_executor(self.executor, call)
+        return asyncio.get_running_loop().run_in_executor(executor, call)
 
     def close(self) -> None:
         """Ends the threads; no call may be running."""
         self.executor.shutdown()
+        self.committers.shutdown()
 
 
 @contextlib.contextmanager

@@ -17,12 +17,17 @@ _GATHER_BYTES = 2**20
 
 
 class LocalWriter(ObjectWriter):
-    """Gathers small writes and hands them to the threads of the store."""
+    """Gathers small writes and hands them to the threads of the store.
 
-    def __init__(self, threads: LocalThreads, path: str) -> None:
+    Args:
+        threads: of the store.
+        file: to be made.
+    """
+
+    def __init__(self, threads: LocalThreads, file: NewFile) -> None:
         self._threads = threads
-        self._path = path
-        self._file = NewFile(path)
+        self._path = file.path
+        self._file = file
         self._gathered = bytearray()
         self._open = False
         self.bytes_written = 0
@@ -48,8 +53,7 @@ class LocalWriter(ObjectWriter):
             for view in views:
                 self._gathered += view
             return
-        await self._flush()
-        await self._threads.run(self._path, self._file.write_all, views)
+        await self._flush(views)
 
     async def __aexit__(
         self,
@@ -61,7 +65,7 @@ class LocalWriter(ObjectWriter):
         try:
             if error is None:
                 await self._flush()
-                await self._threads.run(self._path, self._file.commit)
+                await self._threads.commit(self._path, self._file.commit)
         except BaseException as failure:
             await self._discard(failure)
             raise
@@ -70,10 +74,11 @@ class LocalWriter(ObjectWriter):
         else:
             self._threads.counters.add("storage.bytes_written", self.bytes_written)
 
-    async def _flush(self) -> None:
+    async def _flush(self, views: Sequence[memoryview] = ()) -> None:
         gathered, self._gathered = self._gathered, bytearray()
-        if gathered:
-            await self._threads.run(self._path, self._file.write, memoryview(gathered))
+        pieces = [memoryview(gathered), *views] if gathered else list(views)
+        if pieces:
+            await self._threads.run(self._path, self._file.write_all, pieces)
 
     async def _discard(self, reason: BaseException) -> None:
         try:

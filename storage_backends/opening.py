@@ -38,7 +38,7 @@ def open_store(
             ``http(s)://host/folder`` for reading, ``file:///folder`` or a plain path.
         counters: where requests, retries, bytes and times are counted; nowhere if None.
         options: fields of ``StorageOptions``; None stands for the default. A local store takes
-            ``download_retry`` and ``download_timeout``, and has no use of them.
+            ``sync``, and ``download_retry`` and ``download_timeout``, which it has no use of.
 
     Raises:
         Misconfigured: a URL of another form, an unknown option, or a value that cannot work.
@@ -48,8 +48,7 @@ def open_store(
     if isinstance(location, LocalLocation):
         from storage_backends.local import LocalStore
 
-        parse_options(options, "file")
-        return LocalStore(location, counters)
+        return LocalStore(location, parse_options(options, "file"), counters)
     if isinstance(location, HttpLocation):
         from storage_backends.http_store import HttpStore
 

@@ -23,6 +23,8 @@ _TEXTS = (
 )
 #: What every store takes, a local one included, and what one of files of a web server takes.
 _SHARED = ("download_retry", "download_timeout")
+#: What only a local store takes, besides.
+_LOCAL = ("sync",)
 _HTTP = (*_SHARED, "max_connections", "verify_tls", "reader")
 #: What the stores of Google Cloud and Azure take; all else is in their environment variables.
 _CLOUD = (*_SHARED, "anonymous", "part_bytes", "reader")
@@ -52,6 +54,9 @@ class StorageOptions:
         part_bytes: size of the parts of a streamed upload.
         reader: what reads objects: ``native`` receives into the caller's memory, ``aiobotocore``
             and ``obstore`` (extra ``cloud``) read through these libraries.
+        sync: force files of a local store, and their names, to the disk before a write ends. If
+            False that is left to the system: what was written may be lost or cut, without a
+            sign, when the machine fails before.
     """
 
     endpoint_url: str | None = None
@@ -68,6 +73,7 @@ class StorageOptions:
     download_timeout: float = 60.0
     part_bytes: int = 8 * _MIB
     reader: str = "native"
+    sync: bool = True
 
     def __post_init__(self) -> None:
         for name in _TEXTS:
@@ -75,7 +81,8 @@ class StorageOptions:
         for name in ("anonymous", "path_style"):
             flag = getattr(self, name)
             _require(flag is None or isinstance(flag, bool), name, "True, False or None", self)
-        _require(isinstance(self.verify_tls, bool), "verify_tls", "True or False", self)
+        for name in ("verify_tls", "sync"):
+            _require(isinstance(getattr(self, name), bool), name, "True or False", self)
         _require_int("max_connections", self.max_connections, 1, 10_000)
         _require_int("download_retry", self.download_retry, 1, 1_000)
         _require_int("part_bytes", self.part_bytes, MIN_PART_BYTES, _MAX_PART_BYTES)
@@ -87,9 +94,9 @@ class StorageOptions:
 
 def known_options(given: Mapping[str, Any], scheme: str) -> dict[str, Any]:
     """Those of ``given`` that such a store takes, and those that no store knows."""
-    fitting = {"file": _SHARED, "http": _HTTP, "gs": _CLOUD, "az": _CLOUD}
+    fitting = {"file": (*_SHARED, *_LOCAL), "http": _HTTP, "gs": _CLOUD, "az": _CLOUD}
     known = {item.name for item in fields(StorageOptions)}
-    taken = known if scheme == "s3" else set(fitting[scheme])
+    taken = known.difference(_LOCAL) if scheme == "s3" else set(fitting[scheme])
     return {name: value for name, value in given.items() if name in taken or name not in known}
 
 
@@ -108,6 +115,12 @@ def parse_options(given: Mapping[str, Any], scheme: str) -> StorageOptions:
     for name in given:
         if name not in known:
             raise _error(f"unknown storage option {name!r}; known are {', '.join(known)}")
+        if name in _LOCAL:
+            if scheme != "file" and given[name] is not None:
+                raise _error(
+                    f"storage option {name!r} is for local paths only; {scheme}:// has no use of it"
+                )
+            continue
         if scheme == "file" and name not in _SHARED and given[name] is not None:
             raise _error(
                 f"storage option {name!r} is for s3:// only; a local path has no use of it"

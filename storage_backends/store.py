@@ -141,10 +141,15 @@ class Store(ABC):
         parallel_reads: how many reads at once serve this kind of storage well.
         open_files: of the same objects, where they are files; to be used while the store is open.
             None elsewhere.
+        parallel_commits: how many writers may wait at once to have their objects acknowledged;
+            each keeps what it has not sent.
+        is_durable: what was written stays, also when the machine fails just then.
     """
 
     parallel_reads: int = 32
     open_files: OpenFiles | None = None
+    parallel_commits: int = 1
+    is_durable: bool = True
 
     def __init__(self, url: str, counters: Counters | None) -> None:
         self.url = url

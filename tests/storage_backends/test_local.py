@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import itertools
 import os
 import threading
 from collections.abc import AsyncIterator
@@ -282,3 +283,23 @@ async def test_a_replaced_file_is_read_anew(store: Store) -> None:
         buffer = bytearray(3)
         await store.read_into("a", 0, buffer)
         assert buffer == content
+
+
+@pytest.mark.parametrize("short", [None, 1000])
+async def test_no_call_is_so_long_that_pages_for_it_are_dear(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, short: int | None
+) -> None:
+    content = os.urandom(5 * 2**20)
+    longest: list[int] = []
+    writev = os.writev
+
+    def note(fd: int, pieces: list[memoryview]) -> int:
+        longest.append(sum(map(len, pieces)))
+        return writev(fd, pieces if short is None else [b"".join(pieces)[:short]])
+
+    monkeypatch.setattr(os, "writev", note)
+    async with open_store(tmp_path) as store, store.open_writer("large") as writer:
+        cuts = [0, 64, 100, 100, 3 * 2**20, 3 * 2**20 + 2000, len(content)]
+        await writer.write_all([content[a:b] for a, b in itertools.pairwise(cuts)])
+    assert max(longest) == 2**20
+    assert (tmp_path / "large").read_bytes() == content

@@ -122,13 +122,23 @@ def test_options_for_s3_are_refused_for_a_local_path_by_name() -> None:
     open_store("/data", download_retry=3, download_timeout=5, region=None)
 
 
+def test_sync_is_for_local_paths_only() -> None:
+    assert open_store("/data").is_durable
+    assert not open_store("/data", sync=False).is_durable
+    with pytest.raises(Misconfigured, match="'sync' must be True or False"):
+        open_store("/data", sync="no")
+    for url in ("s3://bucket", "https://host/set", "gs://bucket"):
+        with pytest.raises(Misconfigured, match="'sync' is for local paths only"):
+            open_store(url, sync=False)
+
+
 @pytest.mark.parametrize(
     ("url", "taken"),
     [
         ("s3://bucket/set", {"region", "reader", "verify_tls", "download_retry", "unknown"}),
         ("https://host/set", {"reader", "verify_tls", "download_retry", "unknown"}),
         ("gs://bucket/set", {"reader", "download_retry", "unknown"}),
-        ("/data/set", {"download_retry", "unknown"}),
+        ("/data/set", {"download_retry", "sync", "unknown"}),
     ],
 )
 def test_of_options_for_several_stores_each_takes_its_own(url: str, taken: set[str]) -> None:
@@ -137,6 +147,7 @@ def test_of_options_for_several_stores_each_takes_its_own(url: str, taken: set[s
         "reader": "native",
         "verify_tls": True,
         "download_retry": 3,
+        "sync": True,
         "unknown": 1,
     }
     assert options_of(url, options) == {name: options[name] for name in taken}
