@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from typing import Any, Self
 
 from storage_backends import NotFound, StorageError, Store, Truncated
+from streamloader.convert.boot import boot_id
 from streamloader.convert.parallel import for_each
 from streamloader.convert.pipeline import ShardResult
 from streamloader.convert.plan import Plan, ShardPlan
@@ -226,6 +227,9 @@ class Journal:
             return None
         try:
             value = json.loads(data)
+            if "boot" in value and (self._store.is_durable or value["boot"] != boot_id()):
+                # Of a shard that the disk may not have: the shard is stored again.
+                return None
             entry = ShardEntry(plan.name, **{**value["shard"], "uuid": plan.uuid})
             index = await confirm_shard(self._store, entry)
             rejects = tuple(Rejected(p, why, RejectKind(kind)) for p, why, kind in value["rejects"])
@@ -249,7 +253,7 @@ class Journal:
 async def write_entry(store: Store, result: ShardResult) -> None:
     """Note in the journal of a store that a shard is complete; one without samples is not noted."""
     if result.shard is not None:
-        await store.put(_entry_name(result.name), _packed(result))
+        await store.put(_entry_name(result.name), _packed(result, store))
 
 
 async def confirm_shard(store: Store, entry: ShardEntry) -> ShardIndex:
@@ -275,16 +279,18 @@ def _entry_name(shard: str) -> str:
     return PREFIX + shard.removesuffix(".dts")
 
 
-def _packed(result: ShardResult) -> bytes:
+def _packed(result: ShardResult, store: Store) -> bytes:
     assert result.shard is not None
     summary = result.shard.summary
     entry: dict[str, Any] = summary.entry(result.name).to_object()
     del entry["name"]
-    value = {
+    value: dict[str, Any] = {
         "shard": entry,
         "max_record_bytes": summary.max_record_bytes,
         "bytes_in": result.bytes_in,
         "rejects": [[r.path, r.reason, r.kind.value] for r in result.rejects],
     }
+    if not store.is_durable:
+        value["boot"] = boot_id()
     # ASCII, since a path may hold bytes that are not UTF-8, as surrogates.
     return json.dumps(value, sort_keys=True).encode("ascii")

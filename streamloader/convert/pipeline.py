@@ -15,10 +15,12 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import aclosing, contextmanager
 from dataclasses import dataclass
 
+import numpy as np
+
 from storage_backends import Store
 from streamloader.convert.plan import ShardPlan
 from streamloader.convert.report import Rejected
-from streamloader.convert.runs import RUN_BYTES, RUN_SAMPLES, Run, RunReader, StoringOptions
+from streamloader.convert.runs import Run, RunReader, StoringOptions
 from streamloader.convert.sources import Listing, ReadSamples
 from streamloader.convert.upload import ShardUpload, StoredShard
 
@@ -95,11 +97,12 @@ class Pipeline:
     ) -> None:
         self._store = store
         self._listing = listing
-        self._reader = RunReader(listing, read, options)
+        self._reader = RunReader(listing, read, options, threads.num_readers)
         self._options = options
         self._threads = threads
         # Of each shard, so that one alone keeps every thread at work, and one run more.
-        self._window_bytes = (threads.num_readers + 1) * RUN_BYTES
+        self._window_bytes = (threads.num_readers + 1) * self._reader.limits.nbytes
+        self._making = asyncio.Semaphore(SHARDS_IN_FLIGHT)
         self._begin = begin
         self._count = count
         self._stats = options.pictures.shaping() or None
@@ -107,6 +110,15 @@ class Pipeline:
     def abort(self) -> None:
         """Let the threads give up what they are at; its results are not used."""
         self._reader.abort()
+
+    @property
+    def shards_at_once(self) -> int:
+        """How many shards to store at once.
+
+        Beside those that are made, some that only wait for the store to acknowledge them: forcing
+        a shard to the disk takes as long as making one.
+        """
+        return SHARDS_IN_FLIGHT + self._store.parallel_commits
 
     async def store_shard(self, plan: ShardPlan) -> ShardResult:
         """Read, check and store the samples of one shard."""
@@ -123,16 +135,17 @@ class Pipeline:
         )
         rejects: list[Rejected] = []
         bytes_in = 0
-        async with upload, aclosing(self._read_ahead(plan)) as runs:
-            async for run in runs:
-                await loop.run_in_executor(self._threads.appenders, self._append, upload, run)
-                bytes_in += run.bytes_in
-                rejects += run.rejects
-                self._count(run)
-                if upload.num_samples:
-                    await self._begin()
-                await upload.flush()
-                self._reader.give_back(run)
+        async with upload:
+            async with self._making, aclosing(self._read_ahead(plan)) as runs:
+                async for run in runs:
+                    await loop.run_in_executor(self._threads.appenders, self._append, upload, run)
+                    bytes_in += run.bytes_in
+                    rejects += run.rejects
+                    self._count(run)
+                    if upload.num_samples:
+                        await self._begin()
+                    await upload.flush()
+                    self._reader.give_back(run)
             shard = await upload.finish(self._stats)
         return ShardResult(plan.name, shard, tuple(rejects), bytes_in)
 
@@ -165,16 +178,13 @@ class Pipeline:
                 future.cancel()
 
     def _runs(self, plan: ShardPlan) -> Iterator[tuple[list[int], int]]:
-        """Cut a shard's samples into runs of a few MiB, with the bytes of each."""
-        order = plan.order.tolist()
-        sizes = self._listing.splits[plan.split].sizes[plan.order].tolist()
-        run: list[int] = []
-        run_bytes = 0
-        for place, size in zip(order, sizes, strict=True):
-            if run and (run_bytes + size > RUN_BYTES or len(run) == RUN_SAMPLES):
-                yield run, run_bytes
-                run, run_bytes = [], 0
-            run.append(place)
-            run_bytes += size
-        if run:
-            yield run, run_bytes
+        """Cut a shard's samples into runs, with the bytes of each."""
+        ends = np.cumsum(self._listing.splits[plan.split].sizes[plan.order])
+        limits = self._reader.limits
+        first, before = 0, 0
+        while first < len(ends):
+            stop = int(np.searchsorted(ends, before + limits.nbytes, side="right"))
+            stop = min(max(stop, first + 1), first + limits.samples)
+            end = int(ends[stop - 1])
+            yield plan.order[first:stop].tolist(), end - before
+            first, before = stop, end

@@ -28,6 +28,9 @@ from streamloader.dts import (
 
 RUN_BYTES = 2 << 20
 RUN_SAMPLES = 64
+_LONG_RUN_BYTES = 8 << 20
+_LONG_RUN_SAMPLES = 128
+_LONG_RUNS_AHEAD_BYTES = 64 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +48,29 @@ class StoringOptions:
     zstd_level: int
     decode_check: bool
     pictures: PictureOptions
+
+
+@dataclass(frozen=True, slots=True)
+class RunLimits:
+    """Where a run of samples ends.
+
+    Args:
+        nbytes: of its samples in the source, unless it is a single one.
+        samples: how many.
+    """
+
+    nbytes: int = RUN_BYTES
+    samples: int = RUN_SAMPLES
+
+    @classmethod
+    def long(cls, num_threads: int) -> RunLimits:
+        """Limits where a run costs little but its handing over, from thread to thread.
+
+        Args:
+            num_threads: that read; with many, runs are shorter, since each has some ahead.
+        """
+        each = _LONG_RUNS_AHEAD_BYTES // (num_threads + 1)
+        return cls(min(max(each, RUN_BYTES), _LONG_RUN_BYTES), _LONG_RUN_SAMPLES)
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,17 +133,25 @@ class RunReader:
         listing: of the source.
         read: reads samples of the source.
         options: how samples become records.
+        num_threads: how many.
+
+    Attributes:
+        limits: of the runs that it is to be given.
     """
 
-    def __init__(self, listing: Listing, read: ReadSamples, options: StoringOptions) -> None:
+    def __init__(
+        self, listing: Listing, read: ReadSamples, options: StoringOptions, num_threads: int
+    ) -> None:
         self._listing = listing
         self._read = read
         self._options = options
         self._abort = threading.Event()
-        self._memories = MemoryPool(RUN_BYTES + RUN_SAMPLES * RUN_ALIGN)
         self._pictures = [f.name for f in options.schema.fields if f.type == "picture"]
         may_pack = options.pictures.keep_all and takes_packed(options.schema)
         self._packed = read if may_pack and isinstance(read, ReadPacked) else None
+        is_quick = self._packed is not None and not options.decode_check
+        self.limits = RunLimits.long(num_threads) if is_quick else RunLimits()
+        self._memories = MemoryPool(self.limits.nbytes + self.limits.samples * RUN_ALIGN)
 
     def abort(self) -> None:
         """Let the threads give up what they are at; its results are not used."""
@@ -128,7 +162,7 @@ class RunReader:
         self._memories.give_back(run.memory)
 
     def read_run(self, split: int, places: list[int]) -> Run:
-        """Read and check samples, of at most ``RUN_BYTES`` unless it is a single one."""
+        """Read and check samples, within ``limits``."""
         memory = self._memories.borrow()
         packed = self._read_packed_run(split, places, memory)
         if packed is not None:

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from storage_backends import AccessDenied, NotFound, Unavailable
+from storage_backends.local_new_file import NewFile
 from streamloader.convert import (
     Progress,
     RejectedError,
@@ -23,6 +24,7 @@ from streamloader.convert import (
     read_samples,
     verify,
 )
+from streamloader.convert.pipeline import SHARDS_IN_FLIGHT
 from streamloader.convert.sources import packed_files
 from streamloader.dts.record_bytes import HASHES_NATIVELY
 from streamloader.errors import ConfigError
@@ -367,3 +369,29 @@ def test_a_dead_endpoint_is_one_error(class_tree: Path, s3_bucket: Any) -> None:
     }
     with pytest.raises(Unavailable):
         convert(class_tree, f"{s3_bucket.url}/set", storage_options=options)
+
+
+def test_shards_are_made_while_others_wait_for_the_disk(
+    class_tree: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun: set[str] = set()
+    enough = threading.Event()
+    create, seal = NewFile.create, NewFile._seal
+
+    def note(self: NewFile) -> None:
+        if self.path.endswith(".dts"):
+            begun.add(self.path)
+            if len(begun) > 2 * SHARDS_IN_FLIGHT:
+                enough.set()
+        create(self)
+
+    def wait(self: NewFile) -> None:
+        if self.path.endswith(".dts"):
+            assert enough.wait(60), f"only {len(begun)} shards were begun"
+        seal(self)
+
+    monkeypatch.setattr(NewFile, "create", note)
+    monkeypatch.setattr(NewFile, "_seal", wait)
+    report = convert(class_tree, tmp_path / "out", shard_bytes="4kb", jobs=2)
+    assert report.shards > 2 * SHARDS_IN_FLIGHT
+    assert verify(tmp_path / "out", sha256=True).ok

@@ -103,6 +103,30 @@ def test_a_picture_larger_than_a_run_is_stored(
     both_ways(class_tree, tmp_path, contents, monkeypatch)
 
 
+@pytest.mark.parametrize("jobs", [1, 2, 20])
+def test_long_runs_with_rejects_between_them(
+    class_tree: Path,
+    tmp_path: Path,
+    contents: Contents,
+    monkeypatch: pytest.MonkeyPatch,
+    packed_runs: list[bool],
+    jpeg: Jpeg,
+    jobs: int,
+) -> None:
+    for number in range(40):
+        data = jpeg(number) + bytes(900_000 + 1001 * number)
+        (class_tree / "cat" / f"large-{number}.jpg").write_bytes(data)
+    for number in range(2):
+        (class_tree / "cat" / f"bad-{number}.jpg").write_bytes(b"no picture" * 100)
+    options = {"decode_check": False, "jobs": jobs}
+    convert(class_tree, tmp_path / "packed", shard_bytes="30mb", **options)
+    assert packed_runs.count(False) in (1, 2)
+    assert packed_runs.count(True) >= 3
+    monkeypatch.setattr(packed_files, "lib", None)
+    convert(class_tree, tmp_path / "singly", shard_bytes="30mb", **options)
+    assert contents(tmp_path / "packed") == contents(tmp_path / "singly")
+
+
 def test_a_file_is_read_as_it_was_listed_or_not_at_all(tmp_path: Path) -> None:
     for name in ("a", "b", "c"):
         (tmp_path / name).write_bytes(name.encode() * 100)

@@ -95,12 +95,14 @@ def test_shards_that_are_complete_are_not_read_again(
 ) -> None:
     stored: list[str] = []
     real = Journal.record
+    in_turn = asyncio.Lock()
 
     async def record(self: Journal, result: ShardResult) -> None:
-        if len(stored) >= 2:
-            raise Killed
-        await real(self, result)
-        stored.append(result.name)
+        async with in_turn:
+            if len(stored) >= 2:
+                raise Killed
+            await real(self, result)
+            stored.append(result.name)
 
     monkeypatch.setattr(Journal, "record", record)
     with pytest.raises(Killed):
@@ -374,3 +376,56 @@ def test_killed_while_storing_in_a_bucket(class_tree: Path, tmp_path: Path, s3_b
     local = convert(class_tree, tmp_path / "local", shard_bytes="16kb")
     assert report.fingerprint == local.fingerprint
     assert verify(url, sha256=True, storage_options=storage).ok
+
+
+@pytest.fixture
+def stopped(class_tree: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A conversion that left it to the system what reaches the disk, and was killed at its end."""
+    dest = tmp_path / "stopped"
+
+    async def die(*_: Any, **__: Any) -> None:
+        raise Killed
+
+    with monkeypatch.context() as patch:
+        patch.setattr("streamloader.convert.storing.publish_manifest", die)
+        with pytest.raises(Killed):
+            convert(class_tree, dest, **OPTIONS, storage_options={"sync": False})
+    return dest
+
+
+def test_without_sync_shards_of_this_run_of_the_machine_are_gone_on_with(
+    class_tree: Path, tmp_path: Path, contents: Contents, stopped: Path
+) -> None:
+    report = convert(class_tree, stopped, **OPTIONS, storage_options={"sync": False})
+    assert report.resumed_shards == report.shards > 1
+    convert(class_tree, tmp_path / "whole", **OPTIONS)
+    assert published(contents(stopped)) == contents(tmp_path / "whole")
+
+
+@pytest.mark.parametrize("sync", [True, False])
+def test_shards_that_the_disk_may_not_have_are_stored_again(
+    class_tree: Path, stopped: Path, monkeypatch: pytest.MonkeyPatch, sync: bool
+) -> None:
+    if not sync:
+        monkeypatch.setattr("streamloader.convert.journal.boot_id", lambda: "the next one")
+    report = convert(class_tree, stopped, **OPTIONS, storage_options={"sync": sync})
+    assert report.resumed_shards == 0
+    assert verify(stopped, sha256=True).ok
+
+
+def test_without_sync_nothing_is_forced_to_the_disk(
+    class_tree: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    forced: list[int] = []
+    fsync = os.fsync
+
+    def note(fd: int) -> None:
+        forced.append(fd)
+        fsync(fd)
+
+    monkeypatch.setattr(os, "fsync", note)
+    (tmp_path / "lazy").mkdir()
+    convert(class_tree, tmp_path / "lazy", **OPTIONS, storage_options={"sync": False})
+    assert not forced
+    report = convert(class_tree, tmp_path / "safe", **OPTIONS)
+    assert len(forced) > 2 * report.shards

@@ -5,7 +5,6 @@ from __future__ import annotations
 from streamloader.convert.engines.engine import Engine, Job
 from streamloader.convert.parallel import for_each
 from streamloader.convert.pipeline import (
-    SHARDS_IN_FLIGHT,
     Pipeline,
     ShardResult,
     Threads,
@@ -57,7 +56,7 @@ async def _store_shards(job: Job, read: ReadSamples, threads: Threads) -> list[S
         results.append(result)
 
     try:
-        await for_each(job.shards, store, at_once=SHARDS_IN_FLIGHT)
+        await for_each(job.shards, store, at_once=pipeline.shards_at_once)
     finally:
         pipeline.abort()
     return results

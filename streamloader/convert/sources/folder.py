@@ -61,7 +61,8 @@ class FolderSource(Source):
     @contextmanager
     def reading(self) -> Iterator[ReadSamples]:
         with self.place.reading() as read_ranges:
-            yield _ReadFiles(self, read_ranges)
+            files = _ReadFiles(self, read_ranges)
+            yield files if read_ranges.packs else files.__call__
 
 
 class _ReadFiles(ReadPacked):

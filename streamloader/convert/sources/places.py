@@ -61,7 +61,13 @@ class Unreadable:
 
 
 class ReadRanges(ABC):
-    """Reads ranges of files; may be called from several threads at once."""
+    """Reads ranges of files; may be called from several threads at once.
+
+    Attributes:
+        packs: whether ``packed`` can be a gain.
+    """
+
+    packs = False
 
     @abstractmethod
     def into(
@@ -69,9 +75,9 @@ class ReadRanges(ABC):
     ) -> Iterator[memoryview | Unreadable]:
         """Give the bytes of each range in order, as pieces of ``memory``."""
 
-    @abstractmethod
-    def packed(self, files: Sequence[SourceFile], memory: RunMemory) -> PackedFiles | None:
+    def packed(self, _files: Sequence[SourceFile], _memory: RunMemory) -> PackedFiles | None:
         """Give whole files at once, None where that is no gain or one is not as it was listed."""
+        return None
 
     def __call__(self, ranges: Sequence[FileRange]) -> Iterator[bytes | Unreadable]:
         """Give the bytes of each range in order."""
@@ -129,6 +135,8 @@ class Folder(Place):
 
 
 class _ReadFolder(ReadRanges):
+    packs = True
+
     def __init__(self, root: str) -> None:
         self._root = os.path.join(root, "")
 
@@ -192,6 +200,8 @@ class Bucket(Place):
 
 
 class _ReadBucket(ReadRanges):
+    """Packs nothing: its reads do not wait for Python, and one that is repeated costs a request."""
+
     def __init__(self, store: Store, loop: LoopThread) -> None:
         self._store = store
         self._loop = loop
@@ -201,9 +211,6 @@ class _ReadBucket(ReadRanges):
     ) -> Iterator[memoryview | Unreadable]:
         pieces = [memory.take(wanted.length) for wanted in ranges]
         return iter(self._loop.run(_read_all(self._store, ranges, pieces)))
-
-    def packed(self, _files: Sequence[SourceFile], _memory: RunMemory) -> None:
-        """Reads of a bucket do not wait for Python, and a second read would cost another one."""
 
 
 async def _read_all(
