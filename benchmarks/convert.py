@@ -7,7 +7,9 @@
 ``rate`` needs litdata and mosaicml-streaming, ``kills`` the S3 server of the demo extra. Every
 contender writes the same files as bytes with a label, with the same number of processes (threads
 for streamloader), once without decoding and once with every picture decoded before it is written;
-the rounds of the contenders alternate, since machines are shared.
+the rounds of the contenders alternate, since machines are shared. Undecoded, each is also timed the
+other way round: streamloader leaving to the system what reaches the disk, as the peers do, and the
+peers with every file that they made forced to it at the end, as streamloader does.
 """
 
 from __future__ import annotations
@@ -26,6 +28,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -57,10 +60,29 @@ def read_one(item: Item, decode: bool) -> dict[str, Any]:
     return {"image": data, "label": label}
 
 
-def run_streamloader(root: Path, dest: Path, processes: int, decode: bool) -> None:
+def run_streamloader(root: Path, dest: Path, processes: int, decode: bool, forced: bool) -> None:
     from streamloader.convert import convert
 
-    convert(root, dest, jobs=processes, decode_check=decode, shard_bytes=SHARD_BYTES)
+    convert(
+        root,
+        dest,
+        jobs=processes,
+        decode_check=decode,
+        shard_bytes=SHARD_BYTES,
+        storage_options={"sync": forced},
+    )
+
+
+def force(folder: Path, threads: int) -> None:
+    """Force all files below a folder, and their names, to the disk."""
+    with ThreadPoolExecutor(threads) as pool:
+        list(pool.map(_force_one, [folder, *folder.rglob("*")]))
+
+
+def _force_one(path: Path) -> None:
+    fd = os.open(path, os.O_RDONLY)
+    os.fsync(fd)
+    os.close(fd)
 
 
 def _write_mds(dest: str, items: Sequence[Item], decode: bool) -> None:
@@ -72,7 +94,7 @@ def _write_mds(dest: str, items: Sequence[Item], decode: bool) -> None:
             writer.write(read_one(item, decode))
 
 
-def run_mds(root: Path, dest: Path, processes: int, decode: bool) -> None:
+def run_mds(root: Path, dest: Path, processes: int, decode: bool, forced: bool) -> None:
     from streaming.base.util import merge_index
 
     items = listed(root)
@@ -80,6 +102,8 @@ def run_mds(root: Path, dest: Path, processes: int, decode: bool) -> None:
     with multiprocessing.get_context("fork").Pool(processes) as pool:
         pool.starmap(_write_mds, parts)
     merge_index(str(dest), keep_local=True)
+    if forced:
+        force(dest, processes)
 
 
 class LitDataRecord:
@@ -92,7 +116,7 @@ class LitDataRecord:
         return read_one(item, self.decode)
 
 
-def run_litdata(root: Path, dest: Path, processes: int, decode: bool) -> None:
+def run_litdata(root: Path, dest: Path, processes: int, decode: bool, forced: bool) -> None:
     from litdata import optimize
 
     optimize(
@@ -103,13 +127,16 @@ def run_litdata(root: Path, dest: Path, processes: int, decode: bool) -> None:
         chunk_bytes=SHARD_BYTES,
         verbose=False,
     )
+    if forced:
+        force(dest, processes)
 
 
-CONTENDERS: dict[str, Callable[[Path, Path, int, bool], None]] = {
+CONTENDERS: dict[str, Callable[[Path, Path, int, bool, bool], None]] = {
     "streamloader": run_streamloader,
     "MDSWriter": run_mds,
     "LitData": run_litdata,
 }
+PEERS = CONTENDERS.keys() - {"streamloader"}
 
 
 class Run(NamedTuple):
@@ -120,9 +147,9 @@ class Run(NamedTuple):
     peak_mb: float
 
 
-def run_contender(name: str, root: Path, processes: int, decode: bool) -> Run:
-    """One run in a process of its own, imports left out."""
-    dest = Path(tempfile.mkdtemp(dir=root.parent)) / "out"
+def run_contender(name: str, root: Path, into: Path, how: tuple[int, bool, bool]) -> Run:
+    """One run in a process of its own, imports left out; ``how`` are the last three arguments."""
+    dest = Path(tempfile.mkdtemp(dir=into)) / "out"
     program = (
         "import resource, sys, time\n"
         "from pathlib import Path\n"
@@ -135,7 +162,7 @@ def run_contender(name: str, root: Path, processes: int, decode: bool) -> Run:
         "    usage = lambda: sum(u.ru_utime + u.ru_stime for u in both())\n"
         "    start, cpu = time.perf_counter(), usage()\n"
         f"    benchmark.CONTENDERS[{name!r}](Path({str(root)!r}), Path({str(dest)!r}),"
-        f" {processes}, {decode})\n"
+        f" *{how!r})\n"
         "    times = time.perf_counter() - start, usage() - cpu\n"
         "    print('TIMES', *times, max(u.ru_maxrss for u in both()) / 1000)\n"
     )
@@ -170,33 +197,58 @@ def linked(root: Path, repeat: int) -> Path:
 
 def rate(args: argparse.Namespace) -> dict[str, Any]:
     root = linked(args.pictures, args.repeat)
+    into = args.dest or root.parent
     count = len(listed(root))
     result: dict[str, Any] = {"pictures": count, "processes": args.processes}
     try:
-        for decode in (False, True):
-            runs: dict[str, list[Run]] = {name: [] for name in CONTENDERS}
+        for decode in (False, True)[: 1 if args.undecoded else 2]:
+            runs: dict[tuple[str, bool], list[Run]] = {}
             for _ in range(args.rounds):
-                for name in CONTENDERS:
-                    runs[name].append(run_contender(name, root, args.processes, decode))
+                for name in args.contenders or CONTENDERS:
+                    # Decoding takes so long that it makes no difference what the disk is asked.
+                    own = name == "streamloader"
+                    for forced in (own,) if decode else (True, False):
+                        time.sleep(args.pause_s)
+                        how = (args.processes, decode, forced)
+                        run = run_contender(name, root, into, how)
+                        runs.setdefault((name, forced), []).append(run)
             result["decoded" if decode else "as they are"] = compared(runs, count)
     finally:
         shutil.rmtree(root.parent)
     return result
 
 
-def compared(runs: dict[str, list[Run]], count: int) -> dict[str, Any]:
+def compared(runs: dict[tuple[str, bool], list[Run]], count: int) -> dict[str, Any]:
     """Medians of the rounds, and how many times the best peer ours is."""
-    walls = {name: statistics.median(run.wall_s for run in own) for name, own in runs.items()}
-    cpus = {name: statistics.median(run.cpu_s for run in own) for name, own in runs.items()}
-    peers = runs.keys() - {"streamloader"}
-    return {
-        "per_s": {name: round(count / wall_s) for name, wall_s in walls.items()},
-        "wall_s": {name: [round(run.wall_s, 1) for run in own] for name, own in runs.items()},
-        "cpu_s_per_1k": {name: round(1000 * cpu_s / count, 3) for name, cpu_s in cpus.items()},
-        "peak_mb": {name: round(max(run.peak_mb for run in own)) for name, own in runs.items()},
-        "times_the_best_peer": round(min(walls[p] for p in peers) / walls["streamloader"], 2),
-        "by_cpu": round(min(cpus[p] for p in peers) / cpus["streamloader"], 2),
-    }
+    result: dict[str, Any] = {}
+    for (name, forced), own in runs.items():
+        wall_s = statistics.median(run.wall_s for run in own)
+        result[f"{name}, {'forced to the disk' if forced else 'left to the system'}"] = {
+            "wall_s": [round(run.wall_s, 2) for run in own],
+            "median_wall_s": round(wall_s, 2),
+            "per_s": round(count / wall_s),
+            "cpu_s_per_1k": round(1000 * statistics.median(r.cpu_s for r in own) / count, 3),
+            "peak_mb": round(max(run.peak_mb for run in own)),
+        }
+    for ours, peers in ((True, False), (True, True), (False, False)):
+        best = _least([own for key, own in runs.items() if key in {(p, peers) for p in PEERS}])
+        own_s = _least([own for key, own in runs.items() if key == ("streamloader", ours)])
+        if best is not None and own_s is not None:
+            what = f"ours {'forced' if ours else 'left'}, peers {'forced' if peers else 'left'}"
+            result[f"times the best peer by wall, by CPU: {what}"] = [
+                round(peer / own, 2) for peer, own in zip(best, own_s, strict=True)
+            ]
+    return result
+
+
+def _least(contenders: Sequence[Sequence[Run]]) -> tuple[float, float] | None:
+    """The least median wall and CPU seconds among some contenders."""
+    if not contenders:
+        return None
+    return (
+        min(statistics.median(run.wall_s for run in own) for own in contenders),
+        min(statistics.median(run.cpu_s for run in own) for own in contenders),
+    )
 
 
 def small_pictures(folder: Path, count: int) -> None:
@@ -312,6 +364,10 @@ def main() -> None:
     verb.add_argument("--repeat", type=int, default=3)
     verb.add_argument("--processes", type=int, default=2)
     verb.add_argument("--rounds", type=int, default=1)
+    verb.add_argument("--dest", type=Path, help="folder that is written to; beside PICTURES")
+    verb.add_argument("--undecoded", action="store_true", help="leave the decoded runs out")
+    verb.add_argument("--contenders", nargs="+", choices=CONTENDERS)
+    verb.add_argument("--pause-s", type=float, default=0, help="before each run, for the disk")
     verb.set_defaults(run=rate)
     verb = verbs.add_parser("memory")
     verb.add_argument("--samples", type=int, default=200_000)
