@@ -5,8 +5,8 @@
 Four loaders stay open in this process: a real S3 server on loopback and a local folder, each with
 both feeds. In turn they give a whole epoch, or a part that is left early and often gone on with
 from its state; every tenth turn makes one more loader, uses it a little and drops it. After each
-turn the size of this process and of its feed processes, its threads, open files and sockets are noted.
-The first fifth of the time is warm-up. A slope is a least-squares line over the rest, in MB per
+turn the size of this process and of its feed processes, its threads, open files and sockets are
+noted. The first fifth of the time is warm-up. A slope is a least-squares line over the rest, in MB per
 1,000 batches.
 """
 
@@ -44,7 +44,7 @@ WARM_UP = 0.2
 LEAST_NOTES = 20
 
 MAX_SLOPE_MB = 1.0
-#: What threads and open files may differ by; connections come and go as the server closes idle ones.
+#: What threads and open files may differ by, and connections, which come and go while idle.
 MAX_MORE = 2
 MAX_MORE_CONNECTIONS = 8
 
