@@ -296,6 +296,39 @@ def main() -> None:
             arguments.json.write_text(json.dumps(results, indent=1))
 
 
+def open_side(stack: ExitStack, name: str, places: dict[str, Place]) -> StreamLoader:
+    """The loader of a side, which ``stack`` closes."""
+    place, options = side_options(name, places)
+    return stack.enter_context(
+        StreamLoader(
+            place.url,
+            storage_options=place.options,
+            batch_size=BATCH_SIZE,
+            transform=RandomResizedCrop(SIZE, flip=0.5),
+            shuffle=True,
+            device="cuda",
+            output="bfloat16",
+            mean=MEAN,
+            std=STD,
+            memory_limit="4gib",
+            last_batch="drop",
+            **options,
+        )
+    )
+
+
+def loaders_alone(feeds: dict[str, Batches], batches: int) -> dict[str, dict[str, float]]:
+    """Rates of each feed with nobody training."""
+    rates = {}
+    for name, feed in feeds.items():
+        few = name == "dataloader"
+        # The first ones find everything empty, and the engines choose their way in them.
+        take(feed, 10 if few else 200)
+        rates[name] = take(feed, batches // (4 if few else 1))
+        show("loader", {name: rates[name]})
+    return rates
+
+
 def run_parts(
     stack: ExitStack,
     arguments: argparse.Namespace,
@@ -310,46 +343,17 @@ def run_parts(
         }
         show("engine", results["engine"])
     url, tree = write_sets(arguments.pictures, arguments.samples, folder)
-    feeds: dict[str, Batches] = {}
-    loaders: dict[str, StreamLoader] = {}
     sides = arguments.sides.split(",")
     places = {"local": Place(url, {})}
     if any("s3" in side.split("/") for side in sides):
         places["s3"] = bucket(stack, Path(url))
-
-    def add(name: str) -> None:
-        place, options = side_options(name, places)
-        loaders[name] = stack.enter_context(
-            StreamLoader(
-                place.url,
-                storage_options=place.options,
-                batch_size=BATCH_SIZE,
-                transform=RandomResizedCrop(SIZE, flip=0.5),
-                shuffle=True,
-                device="cuda",
-                output="bfloat16",
-                mean=MEAN,
-                std=STD,
-                memory_limit="4gib",
-                last_batch="drop",
-                **options,
-            )
-        )
-        feeds[name] = forever(loaders[name])
-
-    for name in sides:
-        if name == "dataloader":
-            feeds[name] = dataloader(tree, arguments.workers)
-        else:
-            add(name)
+    loaders = {name: open_side(stack, name, places) for name in sides if name != "dataloader"}
+    feeds = {
+        name: forever(loaders[name]) if name in loaders else dataloader(tree, arguments.workers)
+        for name in sides
+    }
     if "loader" in parts:
-        results["loader"] = {}
-        for name, batches in feeds.items():
-            few = name == "dataloader"
-            # The first ones find everything empty, and the engines choose their way in them.
-            take(batches, 10 if few else 200)
-            results["loader"][name] = take(batches, arguments.batches // (4 if few else 1))
-            show("loader", {name: results["loader"][name]})
+        results["loader"] = loaders_alone(feeds, arguments.batches)
     for part in ("compiled", "eager"):
         if part in parts:
             results[part] = training(

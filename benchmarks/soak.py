@@ -6,8 +6,8 @@ Four loaders stay open in this process: a real S3 server on loopback and a local
 both feeds. In turn they give a whole epoch, or a part that is left early and often gone on with
 from its state; every tenth turn makes one more loader, uses it a little and drops it. After each
 turn the size of this process and of its feed processes, its threads, open files and sockets are
-noted. The first fifth of the time is warm-up. A slope is a least-squares line over the rest, in MB per
-1,000 batches.
+noted. The first fifth of the time is warm-up. A slope is a least-squares line over the rest, in MB
+per 1,000 batches.
 """
 
 from __future__ import annotations

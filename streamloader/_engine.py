@@ -102,8 +102,33 @@ class Engine(OwnProcess):
 
     async def _open(self, world: World, delivery: Delivery) -> None:
         self._bind_loop_thread()
-        settings = self.settings
         self.slot_freed = asyncio.Event()
+        await self._open_data(delivery)
+        room_bytes = await self._divide_memory(world, delivery)
+        self.arena = Arena(self.memory.block_bytes)
+        self._prefetcher = Prefetcher(
+            self.catalog,
+            self.arena,
+            counters=self.counters,
+            selection=self.choice.selection,
+            caches=await open_caches(self.catalog, self.settings, self.counters, self._opened),
+        )
+        self._ring = SlotRing(
+            self.layout,
+            slots=self.memory.slots,
+            max_slots=self.memory.max_slots,
+            memory_factory=partial(delivery.memory_factory, node=self.seats.node),
+            on_free=_waker(self),
+        )
+        delivery.open(
+            self.fields, self.layout, arena=self.arena, decoder=self.decoder, counters=self.counters
+        )
+        self.router = delivery.router(self.settings.gpu_decode_share, room_bytes, self.counters)
+        self._decode_path = delivery.decode_path(self.decoder)
+
+    async def _open_data(self, delivery: Delivery) -> None:
+        """The data sets, which fields of them a batch has, and what decodes those."""
+        settings = self.settings
         self.catalog = await open_sources(settings, self.counters, self._opened)
         self.fields = BatchFields.choose(
             self.catalog.schema, settings.transform, delivery.slot_pixels, mixed=settings.mixed
@@ -118,6 +143,10 @@ class Engine(OwnProcess):
                 counters=self.counters,
             )
         self.choice = await choose_samples(self.catalog, settings)
+
+    async def _divide_memory(self, world: World, delivery: Delivery) -> int:
+        """What slots look like and how much all parts get; the room of a carried picture."""
+        settings = self.settings
         reads = await readings(
             self.catalog,
             self.choice,
@@ -130,35 +159,15 @@ class Engine(OwnProcess):
             settings.batch_size,
             settings.memory_limit_bytes // 4 // slots,
         )
-        layout = delivery.slot_layout(self.fields, settings.batch_size, room_bytes)
-        self.layout = layout
+        self.layout = delivery.slot_layout(self.fields, settings.batch_size, room_bytes)
         self.memory = divide_among(
             reads,
             settings.memory_limit_bytes,
             world_size=world.world_size,
-            slot_bytes=layout.stride_bytes,
+            slot_bytes=self.layout.stride_bytes,
             slots=slots,
         )
-        self.arena = Arena(self.memory.block_bytes)
-        self._prefetcher = Prefetcher(
-            self.catalog,
-            self.arena,
-            counters=self.counters,
-            selection=self.choice.selection,
-            caches=await open_caches(self.catalog, settings, self.counters, self._opened),
-        )
-        self._ring = SlotRing(
-            layout,
-            slots=self.memory.slots,
-            max_slots=self.memory.max_slots,
-            memory_factory=partial(delivery.memory_factory, node=self.seats.node),
-            on_free=_waker(self),
-        )
-        delivery.open(
-            self.fields, layout, arena=self.arena, decoder=self.decoder, counters=self.counters
-        )
-        self.router = delivery.router(settings.gpu_decode_share, room_bytes, self.counters)
-        self._decode_path = delivery.decode_path(self.decoder)
+        return room_bytes
 
     @property
     def decode_state(self) -> DecodeState:

@@ -64,56 +64,56 @@ def source_options(command: Command) -> Command:
     return wrapped
 
 
+_STORING_OPTIONS = [
+    click.option(
+        "--shard-bytes",
+        "--shard-size",
+        type=SIZE,
+        default="128mib",
+        show_default=True,
+        help="Largest shard.",
+    ),
+    click.option(
+        "--seed",
+        "--shuffle-seed",
+        type=int,
+        default=0,
+        show_default=True,
+        help="Seed of the stored order.",
+    ),
+    click.option("--no-shuffle", is_flag=True, help="Keep the order of SRC."),
+    click.option("--jobs", "-j", type=int, help="Threads; as many as usable CPUs if not given."),
+    click.option(
+        "--decode-check/--no-decode-check",
+        default=True,
+        show_default=True,
+        help="Decode every picture before it is stored.",
+    ),
+    click.option(
+        "--codec",
+        "codecs",
+        multiple=True,
+        metavar="none|zstd|FIELD=zstd",
+        help="Compress every field but pictures, or the field named. May be repeated.",
+    ),
+    click.option(
+        "--zstd-level", type=int, metavar="N", help="1 to 22, with codec zstd; 3 if not given."
+    ),
+    click.option(
+        "--max-rejects", type=int, metavar="N", help="Stop after more bad samples than N."
+    ),
+    click.option(
+        "--engine",
+        type=click.Choice(ENGINES),
+        default=ENGINES[0],
+        show_default=True,
+        help="Work on this machine, or on a Ray cluster.",
+    ),
+]
+
+
 def storing_options(command: Command) -> Command:
     """Add how samples are stored; the command receives ``storing``, arguments of ``convert``."""
-    options = [
-        click.option(
-            "--shard-bytes",
-            "--shard-size",
-            type=SIZE,
-            default="128mib",
-            show_default=True,
-            help="Largest shard.",
-        ),
-        click.option(
-            "--seed",
-            "--shuffle-seed",
-            type=int,
-            default=0,
-            show_default=True,
-            help="Seed of the stored order.",
-        ),
-        click.option("--no-shuffle", is_flag=True, help="Keep the order of SRC."),
-        click.option(
-            "--jobs", "-j", type=int, help="Threads; as many as usable CPUs if not given."
-        ),
-        click.option(
-            "--decode-check/--no-decode-check",
-            default=True,
-            show_default=True,
-            help="Decode every picture before it is stored.",
-        ),
-        click.option(
-            "--codec",
-            "codecs",
-            multiple=True,
-            metavar="none|zstd|FIELD=zstd",
-            help="Compress every field but pictures, or the field named. May be repeated.",
-        ),
-        click.option(
-            "--zstd-level", type=int, metavar="N", help="1 to 22, with codec zstd; 3 if not given."
-        ),
-        click.option(
-            "--max-rejects", type=int, metavar="N", help="Stop after more bad samples than N."
-        ),
-        click.option(
-            "--engine",
-            type=click.Choice(ENGINES),
-            default=ENGINES[0],
-            show_default=True,
-            help="Work on this machine, or on a Ray cluster.",
-        ),
-    ]
 
     @functools.wraps(command)
     def wrapped(
@@ -141,7 +141,7 @@ def storing_options(command: Command) -> Command:
         }
         return command(*args, storing=storing, **others)
 
-    for option in reversed(options):
+    for option in reversed(_STORING_OPTIONS):
         wrapped = option(wrapped)
     return wrapped
 
