@@ -172,7 +172,8 @@ class SeaweedServer:
             Path(f"/tmp/seaweedfs-{name}-grpc-{port + _GRPC_OFFSET}.sock")
             for name, port in ports.items()
         ]
-        flags += [f"-{name}.localSocket={scratch / name}.sock" for name in ("s3", "filer")]
+        # Relative, since the path of a socket must be short and that of a folder may be long.
+        flags += [f"-{name}.localSocket={name}.sock" for name in ("s3", "filer")]
         with (scratch / "weed.log").open("wb") as log:
             self._server = subprocess.Popen(
                 [program, "mini", *_FIXED_FLAGS, *flags],

@@ -77,6 +77,18 @@ def test_it_listens_on_loopback_only_and_keeps_its_keys_private(s3_server: Any) 
 
 
 @pytest.mark.s3
+def test_it_starts_in_a_folder_of_a_long_path(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scratch = tmp_path / ("long" * 30)
+    scratch.mkdir()
+    monkeypatch.setattr(module.tempfile, "tempdir", str(scratch))
+    with SeaweedServer() as server:
+        server.create_bucket("there")
+    assert list(scratch.iterdir()) == []
+
+
+@pytest.mark.s3
 def test_a_bucket_that_exists_cannot_be_created_again(s3_server: Any, s3_bucket: Any) -> None:
     with pytest.raises(ConfigError, match=s3_bucket.name):
         s3_server.create_bucket(s3_bucket.name)
