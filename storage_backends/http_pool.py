@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import fcntl
 import ssl
-import termios
 import time
-from array import array
 from collections.abc import Callable
 
 from storage_backends.http_connection import Broken, Connection
@@ -47,15 +44,13 @@ class Pool:
         self._window_start: dict[Connection, tuple[float, int]] = {}
         self._timer: asyncio.TimerHandle | None = None
         self._ended = False
-        self._unread = array("i", [0])
 
     def take_idle(self) -> Connection | None:
         """The connection that was used last and is fit for another exchange."""
         while self._idle:
             connection = self._idle.pop()
             fresh = _now() - connection.touched < _IDLE_S
-            # Bytes that nobody asked for could pass for the answer to the next request.
-            if fresh and connection.usable and not self._has_unread(connection):
+            if fresh and connection.is_clean():
                 self._watch(connection)
                 return connection
             connection.abort()
@@ -79,8 +74,8 @@ class Pool:
         else:
             connection.abort()
 
-    async def close(self) -> None:
-        """Closes every connection and waits until they are gone."""
+    def close(self) -> None:
+        """Closes every connection."""
         self._ended = True
         if self._timer is not None:
             self._timer.cancel()
@@ -90,12 +85,6 @@ class Pool:
         self._working.clear()
         for connection in every:
             connection.abort()
-        for connection in every:
-            await connection.closed()
-
-    def _has_unread(self, connection: Connection) -> bool:
-        fcntl.ioctl(connection.fileno, termios.FIONREAD, self._unread)
-        return self._unread[0] > 0
 
     def _watch(self, connection: Connection) -> None:
         self._working.add(connection)
