@@ -90,6 +90,7 @@ class Connection:
         self._loop = loop
         self._socket = LoopSocket(loop, connected, self._on_readable, self._lose)
         self._receive_into = self._socket.receive_into
+        self._is_tls = self._socket.is_tls
         self._state = _IDLE
         self._bytes = bytearray(HEAD_BYTES)
         self._view = memoryview(self._bytes)
@@ -179,25 +180,23 @@ class Connection:
     def _on_readable(self) -> None:
         """Receives until the exchange has ended, nothing is left, or others have their turn."""
         left = _TURN_BYTES
-        while self._state is not _CLOSED:
-            in_body = self._state is _BODY
-            memory = self._body[self.received :] if in_body else self._free()
-            try:
+        try:
+            while self._state is not _CLOSED:
+                in_body = self._state is _BODY
+                memory = self._body[self.received :] if in_body else self._free()
                 nbytes = self._receive_into(memory)
-            except OSError as error:
-                self._lose(error)
-                return
-            if nbytes is None:
-                return
-            if nbytes == 0:
-                self._end_of_stream()
-                return
-            self._take(nbytes)
-            if self._state is _IDLE or (nbytes < len(memory) and not self._socket.is_tls):
-                return
-            left -= nbytes
-            if left <= 0 and not self._socket.has_decrypted():
-                return
+                if not nbytes:
+                    if nbytes == 0:
+                        self._end_of_stream()
+                    return
+                self._take(nbytes)
+                if self._state is _IDLE or (nbytes < len(memory) and not self._is_tls):
+                    return
+                left -= nbytes
+                if left <= 0 and not self._socket.has_decrypted():
+                    return
+        except OSError as error:
+            self._lose(error)
 
     def _free(self) -> memoryview:
         """Memory for what is no body; never empty, which would look like the end."""

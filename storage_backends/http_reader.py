@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 import ssl
 import time
-from functools import partial
-from typing import Protocol
+from collections.abc import Coroutine
+from typing import Any, Protocol
 
 from storage_backends._cancellation import all_or_none
 from storage_backends._retry import Fault, RetryPolicy
@@ -105,7 +105,7 @@ class HttpReader:
     async def head(self, place: Place, key: str) -> ResponseHead:
         """The head of the answer to HEAD, under the retry policy. Raises StorageError."""
         part = Part(place, key, memoryview(bytearray()), 0, Version(None))
-        return await self._policy.run(partial(self._head, part), place.url)
+        return await self._policy.run(self._head, place.url, part)
 
     async def close(self) -> None:
         """Closes every connection."""
@@ -113,25 +113,27 @@ class HttpReader:
         for pool in pools:
             pool.close()
 
-    async def _repeat(self, part: Part) -> None:
-        await self._policy.run(partial(self._attempt, part), part.place.url)
+    def _repeat(self, part: Part) -> Coroutine[Any, Any, None]:
+        return self._policy.run(self._attempt, part.place.url, part)
 
     async def _attempt(self, part: Part) -> None:
         """Reads what is missing. Raises Fault."""
         if not self._source.is_ready():
             await self._source.prepare(part.place)
-        missing, before = part.missing, part.done
-        if not self._gate.try_enter(missing):
-            await self._gate.enter(missing)
+        before = part.done
+        missing = part.wanted - before
+        gate = self._gate
+        if not gate.try_enter(missing):
+            await gate.wait(missing)
         try:
             await self._exchange(part, self._request(part), part.accept, hedged=True)
         except Fault as fault:
             if isinstance(fault.error, Throttled):
-                self._gate.throttled()
+                gate.throttled()
             raise
         finally:
             got = part.done - before
-            self._gate.leave(missing, got)
+            gate.leave(missing, got)
             self._counters.add("storage.bytes_read", got)
 
     def _request(self, part: Part) -> bytes:
