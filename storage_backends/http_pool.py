@@ -6,6 +6,7 @@ import asyncio
 import ssl
 import time
 from collections.abc import Callable
+from operator import attrgetter
 
 from storage_backends.http_connection import Broken, Connection
 from storage_backends.http_dial import Origin, dial
@@ -15,10 +16,11 @@ SILENCE_S = 10.0
 #: A body must come at this rate, or at a quarter of the mean of those that come beside it.
 SLOWEST_BYTES_PER_S = 64 * 2**10
 RATE_WINDOW_S = 5.0
-_TICK_S = 0.05
+_TICK_S = 0.025
 #: Servers close what is idle for longer, S3 after some 20 s.
 _IDLE_S = 15.0
 _now = time.monotonic
+_touched = attrgetter("touched")
 
 
 class Pool:
@@ -96,11 +98,13 @@ class Pool:
         """Looks at every exchange: silence ends it, a short silence calls it slow."""
         now = _now()
         slow_after_s = self._slow_after_s()
-        for connection in list(self._working):
-            quiet_s = now - connection.touched
-            if connection.running and quiet_s >= SILENCE_S:
+        quiet = [c for c in self._working if c.running and now - c.touched >= slow_after_s]
+        # Second requests are few: the longest silence has the first choice.
+        quiet.sort(key=_touched)
+        for connection in quiet:
+            if now - connection.touched >= SILENCE_S:
                 connection.fail(_too_quiet(connection))
-            elif connection.running and quiet_s >= slow_after_s:
+            else:
                 connection.call_slow()
         if now - self._window_from >= RATE_WINDOW_S:
             self._end_dripping(now - self._window_from)

@@ -141,9 +141,9 @@ class HttpReader:
 
     async def _read_again(self, part: Part) -> None:
         """The second request for the rest of another part. Raises Fault."""
-        # Counted here, where it is sure to be sent.
+        # Counted here, where it is sure to be sent. Its answer may be one of the slow ones too.
         self._counters.add("storage.hedges")
-        await self._exchange(part, self._request(part), part.accept, hedged=False)
+        await self._exchange(part, self._request(part), part.accept, hedged=True)
 
     async def _head(self, part: Part) -> ResponseHead:
         """One request for the head of an object. Raises Fault."""
