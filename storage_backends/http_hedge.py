@@ -21,7 +21,9 @@ _KEPT = 256
 _ENOUGH = 16
 #: Second requests per request, and how many may be saved up.
 _SHARE = 0.03
-_SAVED = 8.0
+_SAVED = 10.0
+#: The last of them are for the silences that are unusual beyond doubt.
+_RESERVED, _BEYOND_DOUBT = 3.0, 2.0
 
 
 class Hedge:
@@ -34,7 +36,7 @@ class Hedge:
     def __init__(self) -> None:
         self._silences: deque[float] = deque(maxlen=_KEPT)
         self._unsorted = 0
-        self._budget = _SAVED / 2
+        self._budget = _SAVED / 2 + _RESERVED
         self.after_s = _MOST_S
 
     def learn(self, quiet_s: float) -> None:
@@ -47,9 +49,10 @@ class Hedge:
             self._unsorted = 0
             self.after_s = min(_MOST_S, _unusual_s(sorted(self._silences)))
 
-    def may_send(self) -> bool:
-        """Takes one second request out of the budget, if there is one."""
-        if self._budget < 1.0:
+    def may_send(self, quiet_s: float) -> bool:
+        """Takes one second request out of the budget, if there is one for such a silence."""
+        is_long = quiet_s >= _BEYOND_DOUBT * self.after_s
+        if self._budget < (1.0 if is_long else 1.0 + _RESERVED):
             return False
         self._budget -= 1.0
         return True

@@ -212,7 +212,8 @@ class HttpReader:
 
     def _is_worth_asking_again(self, connection: Connection, part: Part) -> bool:
         # How much is missing of a whole object is known from its first answer only.
-        return part.missing > connection.received and self._hedge.may_send()
+        unfinished = part.missing > connection.received
+        return unfinished and self._hedge.may_send(_now() - connection.touched)
 
     def _note_answer(self, connection: Connection) -> None:
         self._hedge.learn(max(connection.quiet_s, _now() - connection.touched))

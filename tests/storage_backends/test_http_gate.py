@@ -121,5 +121,16 @@ def test_second_requests_stay_within_their_budget() -> None:
     sent = 0
     for _ in range(1_000):
         hedge.learn(0.1)
-        sent += hedge.may_send()
+        sent += hedge.may_send(0.2)
     assert 20 <= sent <= 40
+
+
+def test_what_is_left_of_the_budget_is_kept_for_the_longest_silences() -> None:
+    hedge = Hedge()
+    for _ in range(1_000):
+        hedge.learn(0.1)
+    assert hedge.after_s == pytest.approx(0.15)
+    doubtful = sum(hedge.may_send(0.2) for _ in range(20))
+    assert doubtful > 0
+    assert sum(hedge.may_send(5.0) for _ in range(20)) == 3
+    assert not hedge.may_send(5.0)

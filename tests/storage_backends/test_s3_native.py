@@ -179,7 +179,7 @@ async def test_a_large_read_is_split_into_parts_of_one_version(
             assert len(counts.times["storage.read_s"]) == 1
 
             # A second request, made while the object is being replaced, would find the old one.
-            monkeypatch.setattr("storage_backends.http_hedge.Hedge.may_send", lambda _: False)
+            monkeypatch.setattr("storage_backends.http_hedge.Hedge.may_send", lambda *_: False)
             async with open_store(s3_place.url, **s3_place.options) as direct:
                 again = After(lambda: direct.put("a", content[::-1]))
                 proxy.plan([None, None, None, again])
