@@ -19,8 +19,6 @@ from storage_backends.http_socket import LoopSocket
 HEAD_BYTES = 32 * 2**10
 #: What is received first: most heads, and little of the body, which has to be copied from there.
 _FIRST_BYTES = 2**10
-#: What one connection may receive before the others have their turn.
-_TURN_BYTES = 2**20
 #: Most of a refusal's body that is read.
 _TEXT_BYTES = 64 * 2**10
 _MAX_INTERIM = 8
@@ -90,7 +88,6 @@ class Connection:
         self._loop = loop
         self._socket = LoopSocket(loop, connected, self._on_readable, self._lose)
         self._receive_into = self._socket.receive_into
-        self._is_tls = self._socket.is_tls
         self._state = _IDLE
         self._bytes = bytearray(HEAD_BYTES)
         self._view = memoryview(self._bytes)
@@ -179,7 +176,6 @@ class Connection:
 
     def _on_readable(self) -> None:
         """Receives until the exchange has ended, nothing is left, or others have their turn."""
-        left = _TURN_BYTES
         try:
             while self._state is not _CLOSED:
                 in_body = self._state is _BODY
@@ -190,10 +186,11 @@ class Connection:
                         self._end_of_stream()
                     return
                 self._take(nbytes)
-                if self._state is _IDLE or (nbytes < len(memory) and not self._is_tls):
+                if self._state is _IDLE:
                     return
-                left -= nbytes
-                if left <= 0 and not self._socket.has_decrypted():
+                # A head is received apart: the body that comes with it is there already.
+                all_taken = in_body or nbytes < len(memory)
+                if all_taken and not self._socket.has_more():
                     return
         except OSError as error:
             self._lose(error)

@@ -17,6 +17,8 @@ from collections.abc import Callable
 
 #: There is nothing to receive, or no room to send, just now.
 _NOT_NOW = (BlockingIOError, InterruptedError, ssl.SSLWantReadError)
+#: What is received before other connections have their turn.
+_TURN_BYTES = 2**20
 
 
 class LoopSocket:
@@ -29,10 +31,11 @@ class LoopSocket:
         on_failed: called by the loop when what was left to send could not be sent.
 
     Attributes:
-        is_tls: what comes is taken record by record, of 16 KiB at most.
+        is_tls: less than was asked for does not mean that there is nothing more.
     """
 
     __slots__ = (
+        "_ended",
         "_fileno",
         "_loop",
         "_on_failed",
@@ -58,6 +61,7 @@ class LoopSocket:
         self._on_failed = on_failed
         self._receive = connected.recv_into
         self._unsent = b""
+        self._ended = False
         self._unread = array("i", [0])
         self.is_tls = isinstance(connected, ssl.SSLSocket)
         loop.add_reader(self._fileno, on_readable)
@@ -68,14 +72,36 @@ class LoopSocket:
         Raises:
             OSError: the connection is lost.
         """
+        if self.is_tls:
+            return self._receive_records(memory)
         try:
             return self._receive(memory)
         except _NOT_NOW:
             return None
+
+    def _receive_records(self, memory: memoryview) -> int | None:
+        """One record after the other: they are 16 KiB at most, and OpenSSL gives one at a time."""
+        receive = self._receive
+        done, wanted = 0, min(len(memory), _TURN_BYTES)
+        try:
+            while done < wanted:
+                nbytes = receive(memory[done:])
+                if not nbytes:
+                    self._ended = True
+                    break
+                done += nbytes
+        except _NOT_NOW:
+            return done or None
         except ssl.SSLWantWriteError:
             # A change of keys has to be answered first, and there is no room for the answer.
             self._loop.add_writer(self._fileno, self._go_on)
-            return None
+            return done or None
+        except OSError:
+            # What came before it counts, and the error comes again.
+            if not done:
+                raise
+            self._ended = True
+        return done
 
     def send(self, data: bytes) -> None:
         """Sends what there is room for at once, and the rest by and by. Raises OSError."""
@@ -94,9 +120,11 @@ class LoopSocket:
         fcntl.ioctl(self._fileno, termios.FIONREAD, self._unread)
         return self._unread[0] > 0
 
-    def has_decrypted(self) -> bool:
-        """Content waits that the loop will not call for, since it has left the socket."""
-        return self.is_tls and self._socket.pending() > 0  # type: ignore[attr-defined]  # it is TLS
+    def has_more(self) -> bool:
+        """Content, or the end, waits that the loop need not call for: it has left the socket."""
+        if not self.is_tls:
+            return False
+        return self._ended or self._socket.pending() > 0  # type: ignore[attr-defined]  # it is TLS
 
     def release(self) -> socket.socket:
         """The socket, which the loop does not look at any more."""
