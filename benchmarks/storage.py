@@ -46,6 +46,7 @@ FIGURES = (
     "mb_per_s",
     "cpu_s_per_gb",
     "first_block_s",
+    "first_batch_s",
     "with_start_mb_per_s",
     "with_start_cpu_s_per_gb",
 )
@@ -142,11 +143,13 @@ def prefetch(url: str, options: dict[str, Any], *, verify: bool) -> dict[str, fl
         "mb_per_s": report.bytes * share / 1e6 / (ended - began),
         "cpu_s_per_gb": (cpu_ended - cpu_began) / (report.bytes * share) * 1e9,
         "first_block_s": report.first_block_s,
+        "first_batch_s": report.first_batch_s,
         "with_start_mb_per_s": report.bytes / 1e6 / report.seconds,
         "with_start_cpu_s_per_gb": (cpu_s() - cpu) / report.bytes * 1e9,
         "longest_wait_s": float(waits.max()),
         "median_wait_s": float(np.median(waits)),
         "p95_read_s": report.latency.p95 / 1e3,
+        "longest_read_s": report.latency.max / 1e3,
     }
 
 
@@ -268,7 +271,8 @@ def compare_stalls(upstream: str, rounds: int) -> dict[str, Any]:
             "of_speed": round(statistics.median(ratios), 3),
             "longest_wait_beyond_median_s": longest(stalled),
             "the_same_without_stalls_s": longest(without),
-            # An answer is asked for again after twice what 95 in 100 take.
+            "longest_read_s": round(max(e["longest_read_s"] for e in stalled), 3),
+            # An answer is asked for again after at most twice what 95 in 100 take.
             "twice_the_delay_s": round(4 * statistics.median(e["p95_read_s"] for e in without), 3),
         }
     }

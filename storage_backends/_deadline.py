@@ -26,8 +26,9 @@ class Deadlines:
         """An operation of the current task, to be run inside ``with``; ``now`` in loop's time."""
         task = asyncio.current_task()
         assert task is not None
-        deadline = Deadline(self._running, task, now + self._timeout_s)
-        self._running[deadline] = None
+        running = self._running
+        deadline = Deadline(running, task, now + self._timeout_s)
+        running[deadline] = None
         if self._timer is None:
             self._arm(deadline)
         return deadline

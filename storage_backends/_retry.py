@@ -11,7 +11,7 @@ import logging
 import random
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import ParamSpec, TypeVar
 
 from storage_backends._deadline import Deadlines
 from storage_backends.errors import StorageError, Unavailable
@@ -25,6 +25,7 @@ _MAX_DELAY_S = 5.0
 FIRST_CONTACT_S = 6.0
 
 Result = TypeVar("Result")
+Of = ParamSpec("Of")
 
 
 class Fault(Exception):
@@ -89,8 +90,16 @@ class RetryPolicy:
         """The server has answered something: it exists, so lost connections are outages."""
         self._reached = True
 
-    async def run(self, attempt_once: Callable[[], Awaitable[Result]], url: str) -> Result:
+    async def run(
+        self,
+        attempt_once: Callable[Of, Awaitable[Result]],
+        url: str,
+        *args: Of.args,
+        **kwargs: Of.kwargs,
+    ) -> Result:
         """Calls ``attempt_once`` until it returns; only a transient ``Fault`` is repeated.
+
+        ``url`` is for messages; what follows it is given to ``attempt_once``.
 
         Raises:
             StorageError: that of the last fault, with a note of how long it was tried; Unavailable
@@ -104,7 +113,7 @@ class RetryPolicy:
             with self._deadlines.begin(start):
                 while True:
                     try:
-                        return await attempt_once()
+                        return await attempt_once(*args, **kwargs)
                     except Fault as fault:
                         last = fault
                     delay_s = self._delay_s(last, attempt, now() - start)

@@ -1,21 +1,24 @@
 """One HTTP/1.1 connection whose bodies are received straight into the caller's memory.
 
-The transport asks the protocol for a buffer and receives into it: there is no memory per request
-and no copy, except of the first bytes that arrive together with a head.
+There is no memory per request and no copy, except of the few bytes that are received together
+with a head.
 """
 
 from __future__ import annotations
 
 import asyncio
 import enum
+import socket
 import time
 from collections.abc import Callable
-from typing import cast
 
 from storage_backends.http_head import BadHead, ResponseHead, dechunk, parse_head
+from storage_backends.http_socket import LoopSocket
 
 #: Largest head that is read. Servers send about 1 KiB.
 HEAD_BYTES = 32 * 2**10
+#: What is received first: most heads, and little of the body, which has to be copied from there.
+_FIRST_BYTES = 2**10
 #: Most of a refusal's body that is read.
 _TEXT_BYTES = 64 * 2**10
 _MAX_INTERIM = 8
@@ -58,8 +61,17 @@ class _State(enum.Enum):
     CLOSED = enum.auto()
 
 
-class Connection(asyncio.BufferedProtocol):
+#: Looking up a member costs ten times a global name, and there are dozens for each request.
+_IDLE, _HEAD, _BODY, _TEXT, _CLOSED = _State
+_ENDED, _SLOW = Progress
+
+
+class Connection:
     """One exchange at a time: ``send``, then ``wait`` until it has ended.
+
+    Args:
+        loop: the event loop that it belongs to.
+        connected: non-blocking; the connection's own from now on.
 
     Attributes:
         head: of the last answer.
@@ -68,41 +80,41 @@ class Connection(asyncio.BufferedProtocol):
         began: when the request left, by the monotonic clock.
         touched: when the last byte came, or the request left, by the same.
         quiet_s: longest time without a byte in this exchange.
-        fileno: descriptor of the socket.
         reused: the connection has carried an answer before.
+        failure: why there is no complete answer: Broken, or what ``accept`` raised.
     """
 
-    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(self, loop: asyncio.AbstractEventLoop, connected: socket.socket) -> None:
         self._loop = loop
-        self._transport: asyncio.Transport | None = None
-        self._state = _State.IDLE
+        self._socket = LoopSocket(loop, connected, self._on_readable, self._lose)
+        self._receive_into = self._socket.receive_into
+        self._state = _IDLE
         self._bytes = bytearray(HEAD_BYTES)
         self._view = memoryview(self._bytes)
+        self._first = self._view[:_FIRST_BYTES]
         self._filled = 0
         self._interim = 0
         self._accept: Accept | None = None
         self._body = _NOTHING
         self._body_bytes = 0
         self._settled: asyncio.Future[Progress] | None = None
-        self._failure: BaseException | None = None
-        self._lost = loop.create_future()
+        self.failure: BaseException | None = None
         self.head: ResponseHead | None = None
         self.text = b""
         self.received = 0
         self.began = self.touched = _now()
         self.quiet_s = 0.0
         self.reused = False
-        self.fileno = -1
 
     @property
     def usable(self) -> bool:
         """A further exchange may begin."""
-        return self._state is _State.IDLE and self._transport is not None
+        return self._state is _IDLE
 
     @property
     def running(self) -> bool:
         """An exchange has begun and not ended."""
-        return self._state in (_State.HEAD, _State.BODY, _State.TEXT)
+        return self._state is not _IDLE and self._state is not _CLOSED
 
     def send(self, request: bytes, accept: Accept | None) -> None:
         """Begins an exchange.
@@ -112,116 +124,123 @@ class Connection(asyncio.BufferedProtocol):
             accept: called once, with the head of the final answer; None if answers have no body,
                 as those to HEAD and CONNECT.
         """
-        transport = self._transport
-        assert self._state is _State.IDLE
-        assert transport is not None
-        self._state = _State.HEAD
+        assert self._state is _IDLE
+        self._state = _HEAD
         self._accept = accept
         self._filled = self._interim = self.received = 0
-        self._failure, self.head, self.text = None, None, b""
+        self.failure, self.head, self.text = None, None, b""
         self.began = self.touched = _now()
         self.quiet_s = 0.0
-        transport.write(request)
+        try:
+            self._socket.send(request)
+        except OSError as error:
+            self._lose(error)
 
-    async def wait(self) -> Progress:
-        """Returns when the exchange has ended, or has been called slow.
-
-        Raises:
-            Broken: there is no complete answer.
-            Exception: what ``accept`` raised.
-        """
+    def wait(self) -> asyncio.Future[Progress]:
+        """Done when the exchange has ended, see ``failure``, or has been called slow."""
+        settled: asyncio.Future[Progress] = self._loop.create_future()
         if self.running:
-            self._settled = self._loop.create_future()
-            try:
-                progress = await self._settled
-            finally:
-                self._settled = None
-            if progress is Progress.SLOW and self.running:
-                return progress
-        if self._failure is not None:
-            raise self._failure
-        return Progress.ENDED
+            self._settled = settled
+        else:
+            settled.set_result(_ENDED)
+        return settled
 
     def call_slow(self) -> None:
         """Lets a wait return although the exchange goes on."""
-        if self._settled is not None and not self._settled.done():
-            self._settled.set_result(Progress.SLOW)
+        self._settle(_SLOW)
 
     def fail(self, failure: BaseException) -> None:
         """Ends the exchange with ``failure``, and the connection with it."""
+        if self._state is _CLOSED:
+            return
         if self.running:
-            self._failure = failure
-        self._end(_State.CLOSED)
-        if self._transport is not None:
-            self._transport.abort()
+            self.failure = failure
+        self._end(_CLOSED)
+        self._socket.close()
 
     def abort(self) -> None:
         """Closes the connection at once; when this returns, no memory is written any more."""
         self.fail(Broken("Aborted", answered=True))
 
-    async def closed(self) -> None:
-        """Waits until the transport is gone."""
-        if self._transport is not None:
-            await asyncio.shield(self._lost)
+    def release(self) -> socket.socket:
+        """The socket, for something else; the connection is over."""
+        self._end(_CLOSED)
+        return self._socket.release()
 
-    def replace_transport(self, transport: asyncio.Transport) -> None:
-        """Goes on over ``transport``, as after a TLS handshake through a proxy."""
-        self._transport = transport
+    def is_clean(self) -> bool:
+        """Nothing has come that nobody asked for: it could pass for the answer to what follows."""
+        if self._state is _IDLE and self._socket.has_unread():
+            # Over TLS it may be no content, but a ticket or a key; content ends the connection.
+            self._on_readable()
+        return self._state is _IDLE
 
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        # Those of uvloop are no subclass of it.
-        self._transport = cast(asyncio.Transport, transport)
-        self.fileno = transport.get_extra_info("socket").fileno()
+    def _on_readable(self) -> None:
+        """Receives until the exchange has ended, nothing is left, or others have their turn."""
+        try:
+            while self._state is not _CLOSED:
+                in_body = self._state is _BODY
+                memory = self._body[self.received :] if in_body else self._free()
+                nbytes = self._receive_into(memory)
+                if not nbytes:
+                    if nbytes == 0:
+                        self._end_of_stream()
+                    return
+                self._take(nbytes)
+                if self._state is _IDLE:
+                    return
+                # A head is received apart: the body that comes with it is there already.
+                all_taken = in_body or nbytes < len(memory)
+                if all_taken and not self._socket.has_more():
+                    return
+        except OSError as error:
+            self._lose(error)
 
-    def connection_lost(self, error: Exception | None) -> None:
-        if self.running:
-            answered = self._state is not _State.HEAD or self._filled > 0
-            code = "IncompleteBody" if self._state is _State.BODY else "ConnectionLost"
-            self._failure = Broken(code, str(error or "end of file"), answered=answered)
-            self._failure.__cause__ = error
-        self._end(_State.CLOSED)
-        if not self._lost.done():
-            self._lost.set_result(None)
-
-    def eof_received(self) -> bool:
-        if self._state is _State.TEXT and self.head is not None:
-            framed = self.head.chunked or self.head.length is not None
-            if not framed:
-                self._finish_text(keep=False)
-        return False
-
-    def get_buffer(self, sizehint: int) -> memoryview:
-        del sizehint  # the loop has no better idea of the size than the head has
-        if self._state is _State.BODY:
-            return self._body[self.received :]
-        # Never empty, which the loop takes for an error: bytes that nobody asked for, and
-        # those of a head that is too long, are seen in buffer_updated.
+    def _free(self) -> memoryview:
+        """Memory for what is no body; never empty, which would look like the end."""
+        if self._filled == 0:
+            return self._first
         return self._view[self._filled :] if self._filled < HEAD_BYTES else self._view
 
-    def buffer_updated(self, nbytes: int) -> None:
+    def _take(self, nbytes: int) -> None:
         now = _now()
         quiet_s = now - self.touched
         if quiet_s > self.quiet_s:
             self.quiet_s = quiet_s
         self.touched = now
         state = self._state
-        if state is _State.BODY:
+        if state is _BODY:
             self.received += nbytes
             if self.received == self._body_bytes:
                 self._finish()
-        elif state is _State.HEAD:
+        elif state is _HEAD:
             start = max(0, self._filled - 3)
             self._filled += nbytes
             self._look_for_head(start)
-        elif state is _State.TEXT:
+        elif state is _TEXT:
             self.text += bytes(self._view[:nbytes])
             self._look_for_text_end()
         else:
             # Nobody asked: what follows on this connection could pass for another answer.
             self.abort()
 
+    def _end_of_stream(self) -> None:
+        if self._state is _TEXT and self.head is not None:
+            framed = self.head.chunked or self.head.length is not None
+            if not framed:
+                self._finish_text(keep=False)
+                return
+        self._lose(None)
+
+    def _lose(self, error: OSError | None) -> None:
+        """The peer, or the way to it, has ended the connection."""
+        answered = self._state is not _HEAD or self._filled > 0
+        code = "IncompleteBody" if self._state is _BODY else "ConnectionLost"
+        broken = Broken(code, str(error or "end of file"), answered=answered)
+        broken.__cause__ = error
+        self.fail(broken)
+
     def _look_for_head(self, start: int) -> None:
-        while self._state is _State.HEAD:
+        while self._state is _HEAD:
             end = self._bytes.find(_END, start, self._filled)
             if end < 0:
                 if self._filled == HEAD_BYTES:
@@ -259,7 +278,7 @@ class Connection(asyncio.BufferedProtocol):
             self.fail(refusal)
             return
         if target is None:
-            self._state = _State.TEXT
+            self._state = _TEXT
             self.text = bytes(rest)
             self._filled = 0
             self._look_for_text_end()
@@ -267,7 +286,7 @@ class Connection(asyncio.BufferedProtocol):
             self._wrong("a body of unknown length" if head.length is None else "another length")
         else:
             self._filled = 0
-            self._state, self._body, self._body_bytes = _State.BODY, target, head.length
+            self._state, self._body, self._body_bytes = _BODY, target, head.length
             if len(rest):
                 self.received = min(len(rest), head.length)
                 target[: self.received] = rest[: self.received]
@@ -300,7 +319,7 @@ class Connection(asyncio.BufferedProtocol):
         assert self.head is not None
         self.reused = True
         keep = self.head.keeps_alive and not surplus
-        self._end(_State.IDLE if keep else _State.CLOSED)
+        self._end(_IDLE if keep else _CLOSED)
         if not keep:
             self.abort()
 
@@ -312,5 +331,9 @@ class Connection(asyncio.BufferedProtocol):
         self._state = state
         self._body = _NOTHING
         self._accept = None
-        if self._settled is not None and not self._settled.done():
-            self._settled.set_result(Progress.ENDED)
+        self._settle(_ENDED)
+
+    def _settle(self, progress: Progress) -> None:
+        settled, self._settled = self._settled, None
+        if settled is not None and not settled.done():
+            settled.set_result(progress)

@@ -8,12 +8,14 @@ import os
 import socket
 import ssl
 import urllib.request
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
 from urllib.parse import unquote, urlsplit
 
+from aiohappyeyeballs import start_connection
+
 from storage_backends.errors import Misconfigured
-from storage_backends.http_connection import Broken, Connection, Progress
+from storage_backends.http_connection import Broken, Connection
 
 _CONNECT_TIMEOUT_S = 3.0
 #: The next address is tried beside one that does not answer for so long (RFC 8305, 8).
@@ -115,6 +117,8 @@ def tls_context(authorities: str | None, *, verify: bool) -> ssl.SSLContext:
         context = ssl.create_default_context(capath=authorities)
     else:
         context = ssl.create_default_context(cafile=authorities)
+    # A server that wants to negotiate again in the midst of a body is no server of objects.
+    context.options |= ssl.OP_NO_RENEGOTIATION
     if not verify:
         context.check_hostname = False
         context.verify_mode = ssl.CERT_NONE
@@ -132,68 +136,86 @@ async def dial(origin: Origin, tls: ssl.SSLContext | None) -> Connection:
         OSError, TimeoutError: nothing can be reached; ``ssl.SSLError`` among them.
         Broken: the proxy refused.
     """
-    loop = asyncio.get_running_loop()
     proxy = origin.proxy
     host, port = (proxy.host, proxy.port) if proxy else (origin.host, origin.port)
-    secured = tls is not None and origin.scheme == "https"
-    # uvloop tries one address after the other.
-    is_asyncio = isinstance(loop, asyncio.BaseEventLoop)
-    beside: dict[str, Any] = {"happy_eyeballs_delay": _NEXT_ADDRESS_S} if is_asyncio else {}
-    made: list[Connection] = []
-
-    def make() -> Connection:
-        made.append(Connection(loop))
-        return made[-1]
-
-    try:
-        async with asyncio.timeout(_CONNECT_TIMEOUT_S):
-            transport, connection = await loop.create_connection(
-                make,
-                host,
-                port,
-                ssl=tls if secured and proxy is None else None,
-                **beside,
-            )
-            _keep_alive(transport)
-            if secured and proxy is not None:
-                await _tunnel(origin, proxy, connection, transport, tls)
-    except BaseException:
-        for half_open in made:
-            half_open.abort()
-        raise
-    return connection
+    async with asyncio.timeout(_CONNECT_TIMEOUT_S):
+        connected = await _connect(host, port)
+        if origin.scheme == "https":
+            assert tls is not None
+            if proxy is not None:
+                connected = await _tunnel(origin, proxy, connected)
+            connected = await _secure(connected, tls, origin.host)
+    return Connection(asyncio.get_running_loop(), connected)
 
 
-async def _tunnel(
-    origin: Origin,
-    proxy: Proxy,
-    connection: Connection,
-    transport: asyncio.Transport,
-    tls: ssl.SSLContext | None,
-) -> None:
-    """Asks the proxy for a connection to the server, and makes it a TLS one."""
+async def _connect(host: str, port: int) -> socket.socket:
+    """The first of the addresses that answers. Raises OSError."""
+    loop = asyncio.get_running_loop()
+    found = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    connected = await start_connection(found, happy_eyeballs_delay=_NEXT_ADDRESS_S, loop=loop)
+    # A request is one small write that nothing follows.
+    connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    # Lets the system notice a peer that has vanished while the connection is idle.
+    connected.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    return connected
+
+
+async def _tunnel(origin: Origin, proxy: Proxy, connected: socket.socket) -> socket.socket:
+    """Asks the proxy for a connection to the server. Raises Broken."""
     host = f"[{origin.host}]" if ":" in origin.host else origin.host
     request = (
         f"CONNECT {host}:{origin.port} HTTP/1.1\r\nHost: {host}:{origin.port}\r\n"
         f"{proxy.authorization}\r\n"
     )
-    # The answer to CONNECT has no body, whatever its headers say (RFC 9110, 9.3.6).
-    connection.send(request.encode(), None)
-    while await connection.wait() is not Progress.ENDED:
-        continue
-    assert connection.head is not None
-    status = connection.head.status
-    if not 200 <= status < 300 or not connection.usable:
-        raise Broken("ProxyRefused", f"the proxy {proxy.host}:{proxy.port} answered {status}")
-    assert tls is not None
+    connection = Connection(asyncio.get_running_loop(), connected)
+    try:
+        # The answer to CONNECT has no body, whatever its headers say (RFC 9110, 9.3.6).
+        connection.send(request.encode(), None)
+        await connection.wait()
+        if connection.failure is not None:
+            raise connection.failure
+        assert connection.head is not None
+        status = connection.head.status
+        if not 200 <= status < 300 or not connection.usable:
+            raise Broken("ProxyRefused", f"the proxy {proxy.host}:{proxy.port} answered {status}")
+    except BaseException:
+        connection.abort()
+        raise
+    return connection.release()
+
+
+async def _secure(connected: socket.socket, tls: ssl.SSLContext, server_name: str) -> socket.socket:
+    """Makes the connection one over TLS. Raises OSError, ``ssl.SSLError`` among them."""
     loop = asyncio.get_running_loop()
-    secured = await loop.start_tls(transport, connection, tls, server_hostname=origin.host)
-    if secured is None:
-        raise ConnectionResetError("the connection was closed while TLS began")
-    connection.replace_transport(secured)
-    connection.reused = False
+    secured: socket.socket = connected
+    try:
+        # From here on ``connected`` is an empty shell: closing it would close nothing.
+        secured = wrapped = tls.wrap_socket(
+            connected, server_hostname=server_name, do_handshake_on_connect=False
+        )
+        while True:
+            try:
+                wrapped.do_handshake()
+            except ssl.SSLWantReadError:
+                await _await_ready(wrapped.fileno(), loop.add_reader, loop.remove_reader)
+            except ssl.SSLWantWriteError:
+                await _await_ready(wrapped.fileno(), loop.add_writer, loop.remove_writer)
+            else:
+                return wrapped
+    except BaseException:
+        secured.close()
+        raise
 
 
-def _keep_alive(transport: asyncio.Transport) -> None:
-    """Lets the system notice a peer that has vanished while the connection is idle."""
-    transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+async def _await_ready(
+    fileno: int,
+    add: Callable[..., object],
+    remove: Callable[[int], object],
+) -> None:
+    """Waits until the socket can be received from, or sent to."""
+    ready = asyncio.Event()
+    add(fileno, ready.set)
+    try:
+        await ready.wait()
+    finally:
+        remove(fileno)

@@ -58,9 +58,12 @@ class Gate:
         return True
 
     async def enter(self, nbytes: int) -> None:
-        """Waits for admission; every return must be followed by one ``leave``."""
-        if self.try_enter(nbytes):
-            return
+        """Admission; every return must be followed by one ``leave``."""
+        if not self.try_enter(nbytes):
+            await self.wait(nbytes)
+
+    async def wait(self, nbytes: int) -> None:
+        """Waits for the admission that ``try_enter`` has refused."""
         self._saturated = True
         turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._waiting.append((nbytes, turn))

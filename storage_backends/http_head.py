@@ -14,8 +14,11 @@ _HEAD = re.compile(
     rb"HTTP/1\.([01]) ([1-5]\d\d)(?: [^\r\n\0]*+)?+"
     rb"((?:\r\n[!#$%&'*+.^_`|~0-9A-Za-z-]++:[^\r\n\0]*+)*+)"
 )
-#: Headers that decide what the body is: two of them must not differ.
-_SINGLE = frozenset({"content-length", "content-range", "transfer-encoding", "etag", "location"})
+#: Headers that decide what the body is and what follows it; all others matter to refusals only.
+_DECISIVE = re.compile(
+    r"\r\n((?i:content-length|content-range|transfer-encoding|etag|location|connection))"
+    r":[ \t]*+([^\r\n]*+)"
+)
 _CHUNK_SIZE = re.compile(rb"[0-9A-Fa-f]{1,8}")
 
 
@@ -28,17 +31,28 @@ class ResponseHead(NamedTuple):
 
     Attributes:
         status: three digits.
-        headers: by lower-case name; a repeated one has its last value.
+        decisive: the headers that say what the body is, by lower-case name.
         keeps_alive: the connection may be used again after the body.
         length: bytes of the body; None if the head does not say.
         chunked: the body comes in chunks.
+        lines: all header lines, each after its line break.
     """
 
     status: int
-    headers: dict[str, str]
+    decisive: dict[str, str]
     keeps_alive: bool
     length: int | None
     chunked: bool
+    lines: str
+
+    @property
+    def headers(self) -> dict[str, str]:
+        """All headers by lower-case name; a repeated one has its last value."""
+        found: dict[str, str] = {}
+        for line in self.lines.split("\r\n")[1:]:
+            name, _, value = line.partition(":")
+            found[name.lower()] = value.strip(" \t")
+        return found
 
 
 def parse_head(data: bytes) -> ResponseHead:
@@ -46,27 +60,25 @@ def parse_head(data: bytes) -> ResponseHead:
     match = _HEAD.fullmatch(data)
     if match is None:
         raise BadHead(f"no head of HTTP/1.1: {data[:60]!r}")
-    lines = match[3].decode("latin-1").split("\r\n")[1:]
-    headers: dict[str, str] = {}
-    for line in lines:
-        name, _, value = line.partition(":")
-        headers[name.lower()] = value.strip(" \t")
-    if len(headers) < len(lines):
-        _refuse_contradictions(lines)
     status = int(match[2])
+    lines = match[3].decode("latin-1")
+    headers = _decisive_headers(lines)
     length, chunked = _framing(status, headers)
     tokens = headers.get("connection", "").lower()
     keeps = "close" not in tokens and (match[1] == b"1" or "keep-alive" in tokens)
-    return ResponseHead(status, headers, keeps, length, chunked)
+    return ResponseHead(status, headers, keeps, length, chunked, lines)
 
 
-def _refuse_contradictions(lines: list[str]) -> None:
-    seen: dict[str, str] = {}
-    for line in lines:
-        name, _, value = line.partition(":")
-        name, value = name.lower(), value.strip(" \t")
-        if name in _SINGLE and seen.setdefault(name, value) != value:
-            raise BadHead(f"two different {name} headers")
+def _decisive_headers(lines: str) -> dict[str, str]:
+    found: dict[str, str] = {}
+    for name, value in _DECISIVE.findall(lines):
+        name, value = name.lower(), value.rstrip(" \t")
+        known = found.setdefault(name, value)
+        if known != value:
+            if name != "connection":
+                raise BadHead(f"two different {name} headers")
+            found[name] = f"{known}, {value}"
+    return found
 
 
 def _framing(status: int, headers: dict[str, str]) -> tuple[int | None, bool]:

@@ -29,7 +29,7 @@ class Version:
 
     def admit(self, head: ResponseHead, size: int | None, place: Place) -> None:
         """Raises Fault if an answer is of another object."""
-        etag = bare_etag(head.headers.get("etag"))
+        etag = bare_etag(head.decisive.get("etag"))
         if self.etag is None:
             self.etag = etag
         elif etag is not None and etag != self.etag:
@@ -53,9 +53,10 @@ class Part:
 
     Attributes:
         done: bytes of the target that are filled.
+        wanted: bytes that the whole part has.
     """
 
-    __slots__ = ("done", "key", "offset", "place", "target", "version")
+    __slots__ = ("done", "key", "offset", "place", "target", "version", "wanted")
 
     def __init__(
         self, place: Place, key: str, target: memoryview, offset: int, version: Version
@@ -66,20 +67,16 @@ class Part:
         self.offset = offset
         self.version = version
         self.done = 0
+        self.wanted = len(target)
 
     @property
     def missing(self) -> int:
         """Bytes that are still to come."""
-        return len(self.target) - self.done
-
-    @property
-    def wanted(self) -> int:
-        """Bytes that the whole part has."""
-        return len(self.target)
+        return self.wanted - self.done
 
     def lines(self) -> bytes:
         """Header lines that ask for what is missing."""
-        first, last = self.offset + self.done, self.offset + len(self.target) - 1
+        first, last = self.offset + self.done, self.offset + self.wanted - 1
         return b"Range: bytes=%d-%d\r\n%b" % (first, last, self.version.if_match())
 
     def accept(self, head: ResponseHead) -> memoryview | None:
@@ -96,13 +93,13 @@ class Part:
                 f"{head.length} bytes where {self.missing} were asked for",
                 head.status,
             )
-        return self.target[self.done :]
+        return self.target[self.done :] if self.done else self.target
 
     def sharper(self, fault: Fault) -> Fault:
         """A fault that knows what was asked for."""
         status = fault.error.status
         if status == 416:
-            better = too_short(self.place, self.offset + len(self.target), None, status)
+            better = too_short(self.place, self.offset + self.wanted, None, status)
         elif status == 412:
             better = changed(self.place, status)
         else:
@@ -111,9 +108,9 @@ class Part:
         return better
 
     def _check_range(self, head: ResponseHead) -> None:
-        text = head.headers.get("content-range", "")
+        text = head.decisive.get("content-range", "")
         match = _CONTENT_RANGE.fullmatch(text)
-        first, end = self.offset + self.done, self.offset + len(self.target)
+        first, end = self.offset + self.done, self.offset + self.wanted
         if match is None:
             raise self._wrong_range(text)
         its_first, its_last, its_size = match.groups()
@@ -134,7 +131,7 @@ class Part:
             raise too_short(self.place, self.missing, head.length, 200)
 
     def _wrong_range(self, text: str) -> Fault:
-        first, last = self.offset + self.done, self.offset + len(self.target) - 1
+        first, last = self.offset + self.done, self.offset + self.wanted - 1
         return wrong_answer(self.place, f"range {text[:80]!r} instead of bytes {first}-{last}", 206)
 
 
@@ -162,6 +159,7 @@ class WholeObject(Part):
                 error = too_large(self.place.url, head.length, self.max_bytes)
                 raise Fault(error, transient=False)
             self.target = memoryview(bytearray(head.length))
+            self.wanted = head.length
         elif head.status == 206 and not self.done:
             raise wrong_answer(self.place, "a range where the whole object was asked for", 206)
         return super().accept(head)

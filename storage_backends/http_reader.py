@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 import ssl
 import time
-from functools import partial
-from typing import Protocol
+from collections.abc import Coroutine
+from typing import Any, Protocol
 
 from storage_backends._cancellation import all_or_none
 from storage_backends._retry import Fault, RetryPolicy
@@ -29,6 +29,8 @@ PART_BYTES = 8 * 2**20
 _PAGE_BYTES = 4096
 _MAX_BYTES_IN_FLIGHT = 256 * 2**20
 _now = time.monotonic
+#: Looking up a member of an enumeration costs ten times a global name.
+_SLOW = Progress.SLOW
 
 
 class Source(Protocol):
@@ -103,45 +105,45 @@ class HttpReader:
     async def head(self, place: Place, key: str) -> ResponseHead:
         """The head of the answer to HEAD, under the retry policy. Raises StorageError."""
         part = Part(place, key, memoryview(bytearray()), 0, Version(None))
-        return await self._policy.run(partial(self._head, part), place.url)
+        return await self._policy.run(self._head, place.url, part)
 
     async def close(self) -> None:
         """Closes every connection."""
         pools, self._pools, self._latest = list(self._pools.values()), {}, None
         for pool in pools:
-            await pool.close()
+            pool.close()
 
-    async def _repeat(self, part: Part) -> None:
-        await self._policy.run(partial(self._attempt, part), part.place.url)
+    def _repeat(self, part: Part) -> Coroutine[Any, Any, None]:
+        return self._policy.run(self._attempt, part.place.url, part)
 
     async def _attempt(self, part: Part) -> None:
         """Reads what is missing. Raises Fault."""
         if not self._source.is_ready():
             await self._source.prepare(part.place)
-        missing, before = part.missing, part.done
-        if not self._gate.try_enter(missing):
-            await self._gate.enter(missing)
+        before = part.done
+        missing = part.wanted - before
+        gate = self._gate
+        if not gate.try_enter(missing):
+            await gate.wait(missing)
         try:
-            await self._read(part, hedged=True)
+            await self._exchange(part, self._request(part), part.accept, hedged=True)
         except Fault as fault:
             if isinstance(fault.error, Throttled):
-                self._gate.throttled()
+                gate.throttled()
             raise
         finally:
             got = part.done - before
-            self._gate.leave(missing, got)
+            gate.leave(missing, got)
             self._counters.add("storage.bytes_read", got)
 
-    async def _read(self, part: Part, *, hedged: bool) -> None:
-        """One request for what is missing, and a second one if the first is slow. Raises Fault."""
-        request = b"%b%b\r\n" % (self._source.request("GET", part.key), part.lines())
-        await self._exchange(part, request, part.accept, hedged=hedged)
+    def _request(self, part: Part) -> bytes:
+        return b"%b%b\r\n" % (self._source.request("GET", part.key), part.lines())
 
     async def _read_again(self, part: Part) -> None:
         """The second request for the rest of another part. Raises Fault."""
-        # Counted here, where it is sure to be sent.
+        # Counted here, where it is sure to be sent. Its answer may be one of the slow ones too.
         self._counters.add("storage.hedges")
-        await self._read(part, hedged=False)
+        await self._exchange(part, self._request(part), part.accept, hedged=True)
 
     async def _head(self, part: Part) -> ResponseHead:
         """One request for the head of an object. Raises Fault."""
@@ -167,12 +169,26 @@ class HttpReader:
             self._counters.add("storage.requests")
             connection = pool.take_idle() or await _connect(pool, part.place)
             stale = connection.reused
+            won = False
             try:
                 connection.send(request, accept)
-                won = await self._follow(connection, part, hedged=hedged)
-                return None if won else connection.head
+                try:
+                    while await connection.wait() is _SLOW and connection.running:
+                        if hedged and self._is_worth_asking_again(connection, part):
+                            won = await self._race(connection, part)
+                            break
+                finally:
+                    part.done = part.wanted if won else part.done + connection.received
+                if connection.failure is not None and not won:
+                    raise connection.failure
             except Broken as broken:
                 self._note_broken(broken, part, stale=stale)
+            else:
+                self._note_answer(connection)
+                head = connection.head
+                if won or head is None or head.status in (200, 206):
+                    return None if won else head
+                raise await self._refusal(head, connection.text, part)
             finally:
                 pool.give_back(connection)
 
@@ -194,29 +210,14 @@ class HttpReader:
         self._latest = (origin, pool)
         return pool
 
-    async def _follow(self, connection: Connection, part: Part, *, hedged: bool) -> bool:
-        """Waits for the answer to what was sent; True if that to a second request was faster.
+    def _is_worth_asking_again(self, connection: Connection, part: Part) -> bool:
+        # How much is missing of a whole object is known from its first answer only.
+        unfinished = part.missing > connection.received
+        return unfinished and self._hedge.may_send(_now() - connection.touched)
 
-        Raises Broken or Fault.
-        """
-        won = False
-        try:
-            while await connection.wait() is Progress.SLOW:
-                # How much is missing of a whole object is known from its first answer only.
-                unfinished = part.missing > connection.received
-                if hedged and unfinished and self._hedge.may_send():
-                    won = await self._race(connection, part)
-                    break
-        finally:
-            part.done = part.wanted if won else part.done + connection.received
+    def _note_answer(self, connection: Connection) -> None:
         self._hedge.learn(max(connection.quiet_s, _now() - connection.touched))
         self._policy.note_answer()
-        if not won:
-            head = connection.head
-            assert head is not None
-            if head.status not in (200, 206):
-                raise await self._refusal(head, connection.text, part)
-        return won
 
     async def _refusal(self, head: ResponseHead, text: bytes, part: Part) -> Fault:
         """The fault of a refusal; a transient one if its reason could be mended."""
@@ -266,8 +267,11 @@ async def _connect(pool: Pool, place: Place) -> Connection:
 
 
 async def _ended(connection: Connection) -> None:
-    while await connection.wait() is Progress.SLOW:
+    """Waits for the whole answer. Raises Broken or Fault."""
+    while await connection.wait() is _SLOW and connection.running:
         continue
+    if connection.failure is not None:
+        raise connection.failure
 
 
 def _succeeded(task: asyncio.Future[None]) -> bool:

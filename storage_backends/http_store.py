@@ -54,7 +54,7 @@ class HttpStore(Store):
         head = await self._open().head(place, key)
         if head.length is None:
             raise wrong_answer(place, "no Content-Length", head.status).error
-        return ObjectInfo(key, head.length, bare_etag(head.headers.get("etag")))
+        return ObjectInfo(key, head.length, bare_etag(head.decisive.get("etag")))
 
     async def read_into(
         self, key: str, offset: int, buffer: Buffer, etag: str | None = None
@@ -179,7 +179,7 @@ class HttpFiles:
             # The place it was sent to may be valid for a while only: the server is asked anew.
             del self._moved[key]
             return True
-        location = head.headers.get("location")
+        location = head.decisive.get("location")
         if head.status not in _REDIRECTS or not location:
             return False
         _, hops = self._moved.get(key, ("", 0))

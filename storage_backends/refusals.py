@@ -63,6 +63,7 @@ class Place:
         endpoint: where the requests go, for example ``http://127.0.0.1:9000`` or ``AWS``.
         identity: whose credentials are used, never the credentials themselves.
         writing: the operation changes something.
+        key: full key of the object in its bucket; empty for the bucket itself.
     """
 
     url: str
@@ -70,6 +71,7 @@ class Place:
     endpoint: str
     identity: str
     writing: bool = False
+    key: str = ""
 
     def __str__(self) -> str:
         return f"{self.url} at {self.endpoint}"

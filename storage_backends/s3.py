@@ -69,13 +69,11 @@ class S3Store(Store):
         target = writable_bytes(buffer, place.url)
         check_offset(offset, place.url)
         if len(target):
-            full_key = self._requests.full_key(key)
-            reader = self._open_reader()
-            await reader.read_into(place, full_key, target, offset, bare_etag(etag))
+            await self._open_reader().read_into(place, place.key, target, offset, bare_etag(etag))
 
     async def read(self, key: str, max_bytes: int = READ_MAX_BYTES) -> bytes:
         place = await self._place(key)
-        return await self._open_reader().read(place, self._requests.full_key(key), max_bytes)
+        return await self._open_reader().read(place, place.key, max_bytes)
 
     async def list(self, prefix: str = "") -> AsyncIterator[ObjectInfo]:
         place = await self._place(None)

@@ -87,12 +87,14 @@ class S3Requests:
 
     def _make_place(self, key: str | None, *, writing: bool) -> Place:
         location = self._location
+        full_key = "" if key is None else self.full_key(key)
         return Place(
-            url=location.url if key is None else f"s3://{location.bucket}/{self.full_key(key)}",
+            url=location.url if key is None else f"s3://{location.bucket}/{full_key}",
             bucket=location.bucket,
             endpoint=self.connection.endpoint,
             identity=self.connection.identity,
             writing=writing,
+            key=full_key,
         )
 
     async def call(self, place: Place, operation: str, **arguments: Any) -> dict[str, Any]:

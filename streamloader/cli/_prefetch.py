@@ -47,7 +47,7 @@ def command(
     lines = [
         f"{report.samples:,} samples, {report.bytes / 1e6:,.1f} MB in {report.seconds:.2f} s:"
         f" {values['mb_per_s']:,.0f} MB/s, {values['samples_per_s']:,.0f} samples/s",
-        f"first batch after {report.first_block_s:.3f} s;"
+        f"first block after {report.first_block_s:.3f} s, batch {report.first_batch_s:.3f} s;"
         f" {report.requests:,} requests, {report.retries:,} retries",
         f"read latency p50 {latency['p50']:.1f}, p95 {latency['p95']:.1f},"
         f" p99 {latency['p99']:.1f}, max {latency['max']:.1f} ms",

@@ -65,12 +65,17 @@ class BadSample:
 
 @dataclass(frozen=True, slots=True)
 class PrefetchReport:
-    """What the storage gave; ``bytes`` are block bytes, ``latency_ms`` times of one read."""
+    """What the storage gave; ``bytes`` are block bytes, ``latency_ms`` times of one read.
+
+    The first block is there as soon as anything of the data is; the first batch has to wait for all
+    its blocks, which are nearly as many as its samples where these are shuffled.
+    """
 
     samples: int
     bytes: int
     seconds: float
     first_block_s: float
+    first_batch_s: float
     requests: int
     retries: int
     latency: TimeSummary
@@ -86,6 +91,7 @@ class PrefetchReport:
             "mb_per_s": self.bytes / 1e6 / self.seconds if self.seconds else 0.0,
             "samples_per_s": self.samples / self.seconds if self.seconds else 0.0,
             "first_block_s": self.first_block_s,
+            "first_batch_s": self.first_batch_s,
             "requests": self.requests,
             "retries": self.retries,
             "cache_hits": self.cache_hits,
@@ -120,10 +126,27 @@ def prefetch_offline(
         StorageError: the storage refused or failed.
         ShardError: the data set is damaged.
     """
-    counters = Counters()
+    counters = _Arrivals()
     with LoopThread("prefetch") as loop_thread:
         store = open_store(url, counters=counters, **(storage_options or {}))
         return loop_thread.run(_Offline(store, options, counters, progress).run())
+
+
+class _Arrivals(Counters):
+    """Counts, and notes when the first piece of the data was there.
+
+    Attributes:
+        first_piece_at: by the performance counter; None before.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first_piece_at: float | None = None
+
+    def add(self, name: str, value: int = 1) -> None:
+        if self.first_piece_at is None and name == "fetch.pieces":
+            self.first_piece_at = time.perf_counter()
+        super().add(name, value)
 
 
 class _Offline:
@@ -131,7 +154,7 @@ class _Offline:
         self,
         store: Store,
         options: PrefetchOptions,
-        counters: Counters,
+        counters: _Arrivals,
         progress: Callable[[int, int], None] | None,
     ) -> None:
         self._store = store
@@ -139,7 +162,7 @@ class _Offline:
         self._counters = counters
         self._progress = progress
         self._started = time.perf_counter()
-        self._first_block_s: float | None = None
+        self._first_batch_s: float | None = None
         self._samples = 0
         self._total = 0
         self._bad: dict[int, str] = {}
@@ -215,8 +238,8 @@ class _Offline:
             raise failures.exceptions[0] from None
 
     async def _take(self, fetched: Fetched) -> None:
-        if self._first_block_s is None:
-            self._first_block_s = time.perf_counter() - self._started
+        if self._first_batch_s is None:
+            self._first_batch_s = time.perf_counter() - self._started
         valid = fetched.plan.valid
         for row, reason in fetched.faults.items():
             if valid[row]:
@@ -228,6 +251,7 @@ class _Offline:
 
     async def _report(self, catalog: Catalog) -> PrefetchReport:
         seconds = time.perf_counter() - self._started
+        first = self._counters.first_piece_at
         errors = []
         for sample, reason in sorted(self._bad.items()):
             error = await catalog.sample_error(sample, reason)
@@ -236,7 +260,8 @@ class _Offline:
             samples=self._samples,
             bytes=self._counters.count("fetch.bytes"),
             seconds=seconds,
-            first_block_s=self._first_block_s or seconds,
+            first_block_s=seconds if first is None else first - self._started,
+            first_batch_s=self._first_batch_s or seconds,
             requests=self._counters.count("storage.requests"),
             retries=self._counters.count("storage.retries"),
             latency=self._counters.time("storage.read_s"),

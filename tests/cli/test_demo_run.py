@@ -185,6 +185,7 @@ def _report(losses: list[float], seen: list[int]) -> DemoReport:
             bytes=20,
             seconds=1.0,
             first_block_s=0.1,
+            first_batch_s=0.2,
             requests=2,
             retries=0,
             latency=TimeSummary(count=1, p50=1.0, p95=1.0, p99=1.0, max=1.0, sum=1.0),

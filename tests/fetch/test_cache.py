@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import errno
 import json
 import logging
@@ -10,14 +11,18 @@ import shutil
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
 import pytest
 from picture_sets import write_pictures
 
+from storage_backends import Store, open_store
 from streamloader import ConfigError, StreamLoader
-from streamloader.fetch import CacheOptions
+from streamloader.fetch import CacheOptions, Catalog, budget
 from streamloader.fetch.cache_files import cached_blocks
 from streamloader.fetch.offline import PrefetchOptions, PrefetchReport, prefetch_offline
 
@@ -28,6 +33,14 @@ NUM = 60
 def dataset(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("cached") / "set"
     write_pictures(path, count=NUM)
+    return path
+
+
+@pytest.fixture(scope="module")
+def large_dataset(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("large") / "set"
+    # A multiple of all batches: those that are padded repeat samples of others.
+    write_pictures(path, count=960)
     return path
 
 
@@ -89,10 +102,106 @@ def test_later_epochs_read_nothing_from_the_storage_on_any_of_four_ranks(
     assert [requests(rank, 4) for rank in range(4)] == [requests(rank, 1) for rank in range(4)]
 
 
-def test_no_byte_of_an_epoch_is_read_from_the_storage_twice(dataset: Path, folder: Path) -> None:
-    fetched = prefetch(dataset, folder, limit=8_000)
-    payload = sum(path.stat().st_size for path in dataset.glob("*.dts"))
-    assert fetched.bytes <= payload
+class Counting:
+    """A store that counts how often each byte of each object was read by range."""
+
+    def __init__(self, store: Store, reads: dict[str, npt.NDArray[np.int64]]) -> None:
+        self._store = store
+        self._reads = reads
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._store, name)
+
+    async def __aenter__(self) -> Counting:
+        await self._store.__aenter__()
+        return self
+
+    async def __aexit__(self, *exc: Any) -> None:
+        await self._store.__aexit__(*exc)
+
+    async def read_into(self, key: str, offset: int, buffer: Any, etag: str | None = None) -> None:
+        self._reads[key][offset : offset + memoryview(buffer).nbytes] += 1
+        await self._store.read_into(key, offset, buffer, etag)
+
+
+def least_memory(dataset: Path, options: PrefetchOptions) -> int:
+    """The limit that the refusal of a smaller one names."""
+    with pytest.raises(ConfigError) as caught:
+        prefetch_offline(str(dataset), replace(options, memory_limit_bytes=1))
+    return int(str(caught.value).split("give at least ")[1].split(" ")[0].replace(",", ""))
+
+
+def payload_reads(
+    dataset: Path, options: PrefetchOptions, monkeypatch: pytest.MonkeyPatch
+) -> npt.NDArray[np.int64]:
+    """How often each rank has read each byte of the blocks in one epoch, [rank, byte]."""
+    places = payloads(dataset)
+    reads = {path.name: np.zeros(path.stat().st_size, np.int64) for path in dataset.glob("*.dts")}
+    found = []
+
+    def counting_store(url: str, **more: Any) -> Any:
+        return Counting(open_store(url, **more), reads)
+
+    with monkeypatch.context() as patch:
+        patch.setattr("streamloader.fetch.offline.open_store", counting_store)
+        for rank in range(options.world_size):
+            report = prefetch_offline(str(dataset), replace(options, rank=rank))
+            assert not report.errors
+            found.append(np.concatenate([reads[name][first:end] for name, first, end in places]))
+            for count in reads.values():
+                count[:] = 0
+    return np.stack(found)
+
+
+def payloads(dataset: Path) -> list[tuple[str, int, int]]:
+    """Where the blocks lie: name of the shard, first byte, and the one after the last."""
+
+    async def look() -> list[tuple[str, int, int]]:
+        async with open_store(str(dataset)) as store:
+            catalog = await Catalog.open(store)
+        blocks, names = catalog.blocks, catalog.manifest.table.names
+        return [
+            (names[shard], offset, offset + nbytes)
+            for block in range(blocks.num_blocks)
+            for shard, offset, nbytes in blocks.block_span_bytes(block)
+        ]
+
+    return asyncio.run(look())
+
+
+@pytest.mark.parametrize("world_size", [1, 3, 4])
+@pytest.mark.parametrize("seed", range(3))
+def test_with_the_least_memory_no_rank_reads_a_byte_of_an_epoch_twice_however_small_the_cache(
+    seed: int,
+    world_size: int,
+    large_dataset: Path,
+    folder: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    options = PrefetchOptions(
+        batch_size=8, seed=seed, world_size=world_size, cache=CacheOptions.of(folder, 8_000)
+    )
+    options = replace(options, memory_limit_bytes=least_memory(large_dataset, options))
+    reads = payload_reads(large_dataset, options, monkeypatch)
+    assert reads.max() == 1
+    # Ranks that share a lane share the blocks at its border.
+    assert reads.sum(axis=0).min() == 1
+
+
+def test_with_less_memory_than_that_the_same_count_finds_bytes_that_are_read_again(
+    large_dataset: Path, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = budget.open_block_bytes
+
+    def too_little(*args: Any, **more: Any) -> int:
+        return real(*args, **more) // 3
+
+    monkeypatch.setattr(budget, "open_block_bytes", too_little)
+    options = PrefetchOptions(batch_size=8, cache=CacheOptions.of(folder, 8_000))
+    options = replace(options, memory_limit_bytes=least_memory(large_dataset, options))
+    reads = payload_reads(large_dataset, options, monkeypatch)
+    assert reads.min() == 1
+    assert reads.max() > 1
 
 
 @pytest.mark.parametrize("damage", ["flipped", "cut", "empty"])

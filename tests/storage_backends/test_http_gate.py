@@ -102,7 +102,18 @@ def test_the_delay_follows_what_is_usual_and_not_the_rare_stall() -> None:
     assert hedge.after_s == 5.0
     for number in range(300):
         hedge.learn(5.0 if number % 50 == 0 else 0.1)
-    assert hedge.after_s == pytest.approx(0.2)
+    assert hedge.after_s == pytest.approx(0.15)
+
+
+@pytest.mark.parametrize("stalled", range(6))
+def test_from_the_third_answer_on_the_delay_is_a_few_times_the_usual_one(stalled: int) -> None:
+    hedge = Hedge()
+    delays = []
+    for number in range(15):
+        hedge.learn(5.0 if number == stalled else 0.1)
+        delays.append(hedge.after_s)
+    assert delays[0] == 5.0
+    assert delays[1:] == pytest.approx([0.4] * 14)
 
 
 def test_second_requests_stay_within_their_budget() -> None:
@@ -110,5 +121,16 @@ def test_second_requests_stay_within_their_budget() -> None:
     sent = 0
     for _ in range(1_000):
         hedge.learn(0.1)
-        sent += hedge.may_send()
+        sent += hedge.may_send(0.2)
     assert 20 <= sent <= 40
+
+
+def test_what_is_left_of_the_budget_is_kept_for_the_longest_silences() -> None:
+    hedge = Hedge()
+    for _ in range(1_000):
+        hedge.learn(0.1)
+    assert hedge.after_s == pytest.approx(0.15)
+    doubtful = sum(hedge.may_send(0.2) for _ in range(20))
+    assert doubtful > 0
+    assert sum(hedge.may_send(5.0) for _ in range(20)) == 3
+    assert not hedge.may_send(5.0)

@@ -178,6 +178,8 @@ async def test_a_large_read_is_split_into_parts_of_one_version(
             assert counts.totals["storage.bytes_read"] == len(buffer)
             assert len(counts.times["storage.read_s"]) == 1
 
+            # A second request, made while the object is being replaced, would find the old one.
+            monkeypatch.setattr("storage_backends.http_hedge.Hedge.may_send", lambda *_: False)
             async with open_store(s3_place.url, **s3_place.options) as direct:
                 again = After(lambda: direct.put("a", content[::-1]))
                 proxy.plan([None, None, None, again])
@@ -204,6 +206,27 @@ async def test_a_slow_answer_is_asked_for_a_second_time_and_the_first_answer_win
             assert counts.totals["storage.retries"] == 0
             second = proxy.seen[1].headers["range"]
             assert int(second.removeprefix("bytes=").split("-")[0]) > 0
+            async with asyncio.timeout(5):
+                await proxy.stalls_ended.wait()
+
+
+async def test_a_second_request_whose_answer_is_slow_too_is_followed_by_a_third(
+    s3_place: Any, counts: Any
+) -> None:
+    content = np.random.default_rng(0).bytes(300_000)
+    await put(s3_place, content)
+    async with FaultProxy(s3_place.options["endpoint_url"]) as proxy:
+        options = {**s3_place.options, "endpoint_url": proxy.url}
+        async with open_store(s3_place.url, counts, **options) as store:
+            for _ in range(4):
+                await store.read_into("a", 0, bytearray(100))
+            proxy.plan([Stall(100_000), Stall(20_000), None])
+            buffer = bytearray(len(content))
+            async with asyncio.timeout(4):
+                await store.read_into("a", 0, buffer)
+            assert buffer == content
+            assert counts.totals["storage.hedges"] == 2
+            assert counts.totals["storage.retries"] == 0
             async with asyncio.timeout(5):
                 await proxy.stalls_ended.wait()
 
