@@ -109,6 +109,7 @@ class BlockCache:
         self._store: Store = open_store(self._folder)
         self._threads = ThreadPoolExecutor(_WRITE_THREADS, "streamloader-cache")
         self._room = asyncio.Lock()
+        self._written = asyncio.Condition()
         self._kept = KeptExtents()
         self._scanned_at = float("-inf")
         self._used_bytes = self._reserved_bytes = self._unseen_bytes = 0
@@ -193,7 +194,7 @@ class BlockCache:
             try:
                 await self._in_thread(write_block, self._folder, name, view)
             finally:
-                self._reserved_bytes -= len(view)
+                await self._give_back(len(view))
         except OSError as error:
             self._give_up(error, reads=True)
             return
@@ -220,17 +221,28 @@ class BlockCache:
         """Room for a block that is about to be written; False if it may have none."""
         async with self._room:
             if self._is_stale():
-                await self._in_thread(self._make_room, 0)
+                await self._count_and_make_room(0)
             if self._surplus(nbytes) > 0:
                 now = time.monotonic()
                 if now < self._full_until:
                     return False
-                await self._in_thread(self._make_room, nbytes)
+                await self._count_and_make_room(nbytes)
                 if self._surplus(nbytes) > 0:
                     self._full_until = now + _RESCAN_S
                     return False
             self._reserved_bytes += nbytes
             return True
+
+    async def _give_back(self, nbytes: int) -> None:
+        async with self._written:
+            self._reserved_bytes -= nbytes
+            self._written.notify_all()
+
+    async def _count_and_make_room(self, nbytes: int) -> None:
+        """With no write under way: it would be counted twice, or not at all."""
+        async with self._written:
+            await self._written.wait_for(lambda: not self._reserved_bytes)
+        await self._in_thread(self._make_room, nbytes)
 
     def _surplus(self, nbytes: int) -> int:
         """Bytes that must go before ``nbytes`` may come."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import lru_cache, partial
 from typing import Any, TypeVar
@@ -22,6 +23,7 @@ from streamloader.fetch.expand import Expander
 from streamloader.fetch.piece import LoadedPiece, Room
 from streamloader.fetch.piece_group import GroupReader, PlacedPiece, Stop, divide
 from streamloader.fetch.rows import BAD_LENGTH, RowLayout
+from streamloader.fetch.underway import Underway
 from streamloader.monitor import Counters
 from streamloader.order import Order, Selection
 from streamloader.topology import allowed_cpus
@@ -87,6 +89,7 @@ class PieceLoader:
         self._reads = asyncio.Semaphore(max_reads)
         self._verify = verify
         self._cache = cache
+        self._underway = Underway()
         threads = min(_MOST_THREADS, max(_LEAST_THREADS, allowed_cpus() // 2))
         self._threads = ThreadPoolExecutor(threads, "streamloader-pieces")
         self._group_reader: GroupReader | None = None
@@ -161,7 +164,12 @@ class PieceLoader:
             StorageError: the storage refused or failed.
             ShardError: the tail of a shard is damaged.
         """
-        spans = await self._read_spans(first, count, base)
+        with ExitStack() as underway:
+            return await self._load(first, count, base, underway)
+
+    async def _load(self, first: int, count: int, base: int, underway: ExitStack) -> LoadedPiece:
+        """As ``load``; what is meant for the cache is underway until ``underway`` is closed."""
+        spans = await self._read_spans(first, count, base, underway)
         rows_base = base + sum(aligned(span.nbytes) for span in spans)
         rows = self._rows_view(rows_base, count)
         end = aligned(rows_base + count * self._layout.stride)
@@ -189,14 +197,16 @@ class PieceLoader:
         runs = [(first, count)] if self._selection is None else self._selection.runs(first, count)
         return [part for run in runs for part in self._catalog.blocks.locate(*run)]
 
-    async def _read_spans(self, first: int, count: int, base: int) -> list[_Span]:
+    async def _read_spans(
+        self, first: int, count: int, base: int, underway: ExitStack
+    ) -> list[_Span]:
         """Reads a piece; the tails of its shards come first, or beside it where they may."""
         parts = self._parts_of(first, count)
         indexes = self._catalog.held_indexes([part.shard for part in parts])
         if indexes is None:
             extents = self._block_extents(first, count)
             if extents is not None:
-                reads = self._read_extents(parts, extents, extents, base)
+                reads = self._read_extents(parts, extents, extents, base, underway)
                 indexes, _ = await all_or_cancel([self._read_indexes(parts), reads])
                 return _spans(parts, extents, extents, base, indexes)
             indexes = await self._read_indexes(parts)
@@ -205,7 +215,7 @@ class PieceLoader:
             start, end = index.offsets[part.first], index.offsets[part.first + part.count]
             extents.append((int(start), int(end - start)))
         blocks = self._blocks_around(first, parts, extents)
-        await self._read_extents(parts, extents, blocks, base)
+        await self._read_extents(parts, extents, blocks, base, underway)
         return _spans(parts, extents, blocks, base, indexes)
 
     async def _read_indexes(self, parts: list[ShardSpan]) -> list[ShardIndex]:
@@ -239,7 +249,12 @@ class PieceLoader:
         extents: list[Extent],
         blocks: list[Extent],
         base: int,
+        underway: ExitStack,
     ) -> None:
+        if self._cache is not None:
+            ranges = [(part.shard, extent) for part, extent in zip(parts, extents, strict=True)]
+            await self._underway.settled(ranges)
+            underway.enter_context(self._underway.announced(ranges))
         reads = []
         for part, extent, block in zip(parts, extents, blocks, strict=True):
             reads.append(self._read(part.shard, extent, block, base))
