@@ -45,11 +45,10 @@ class RowSource:
         places: of rows that have every field of the shard.
     """
 
-    __slots__ = ("_kept", "_source", "_stride", "places")
+    __slots__ = ("_kept", "_source", "places")
 
     def __init__(self, index: ShardIndex, places: RowPlaces) -> None:
         self.places = places
-        self._stride = places.stride
         self._kept: list[Any] = []
         names = [field.name for field in index.schema.payload_fields]
         fields = ffi.new("sl_row_field[]", len(names))
@@ -77,6 +76,40 @@ class RowSource:
     def address(self) -> int:
         """Of the ``sl_row_source``, valid as long as this object."""
         return int(ffi.cast("uintptr_t", self._source))
+
+    def take(
+        self,
+        first: int,
+        count: int,
+        memory: npt.NDArray[np.uint8],
+        at: int,
+        rows: int,
+        *,
+        verify: bool,
+    ) -> bool:
+        """Writes the rows of ``count`` records from ``first`` on, of which the bytes lie at ``at``.
+
+        Args:
+            memory: uint8 [n], has the records and gets the rows.
+            rows: where in ``memory`` the first row goes.
+            verify: check the records' hashes and padding too.
+
+        Returns:
+            Whether nothing is wrong. If something is, ``ShardIndex.verify_records`` tells what, and
+            the rows are of no use.
+        """
+        good = lib.sl_take_records(
+            self._source,
+            first,
+            count,
+            ffi.from_buffer("uint8_t[]", memory, require_writable=True),
+            len(memory),
+            at,
+            rows,
+            self.places.stride,
+            verify,
+        )
+        return bool(good == 1)
 
     def _pointer(self, kind: str, array: npt.NDArray[Any]) -> Any:
         kept = np.ascontiguousarray(array)
