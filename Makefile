@@ -2,12 +2,13 @@
 # make test        lint, types, tests
 # make test-full   the same with the slow tests
 # make fuzz        mutated shards against the parser, damaged JPEGs through the kernel
-# make soak        loaders for half an hour; fails if memory, threads or descriptors grow
+# make soak        loaders for half an hour; fails if memory, threads or open files grow
 # make docs        the pages as a site under site/
 # make clean       remove what these made
 #
 # PYTHON  the interpreter to build .venv from     make test PYTHON=python3.12
 # PYTEST_ARGS  more for pytest                    make test PYTEST_ARGS=-x
+# TEST_JOBS  how many tests at once; 0: one       make test TEST_JOBS=8
 # EXTRAS  more extras to test                     make test EXTRAS=ray,trainers
 # TORCH   what pip installs as torch              make demo TORCH=torch==2.13.0
 # SOAK_MINUTES  how long          make soak SOAK_MINUTES=10
@@ -18,6 +19,7 @@ TORCH ?= torch
 EXTRAS ?=
 FUZZ_SECONDS ?= 60
 SOAK_MINUTES ?= 30
+TEST_JOBS ?= 2
 
 COMMA := ,
 VENV := .venv
@@ -50,7 +52,7 @@ demo: $(DEMO_INSTALLED)
 	$(BIN)/streamloader demo
 
 test: lint
-	$(BIN)/python -m pytest -m "not slow" $(PYTEST_ARGS)
+	$(BIN)/python -m pytest -m "not slow" -n $(TEST_JOBS) --dist loadfile $(PYTEST_ARGS)
 
 test-full: lint
 	$(BIN)/python -m pytest $(PYTEST_ARGS)
