@@ -318,10 +318,11 @@ class Connection:
     def _finish(self, *, surplus: bool = False) -> None:
         assert self.head is not None
         self.reused = True
-        keep = self.head.keeps_alive and not surplus
-        self._end(_IDLE if keep else _CLOSED)
-        if not keep:
-            self.abort()
+        if self.head.keeps_alive and not surplus:
+            self._end(_IDLE)
+        else:
+            self._end(_CLOSED)
+            self._socket.close()
 
     def _wrong(self, what: str) -> None:
         self.fail(Broken("WrongAnswer", what, answered=True))

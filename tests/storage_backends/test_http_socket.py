@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
@@ -12,6 +13,7 @@ import numpy as np
 import pytest
 from nginx_server import make_certificate
 
+from storage_backends.http_connection import Connection
 from storage_backends.http_dial import _await_ready, _connect, _secure, tls_context
 from storage_backends.http_socket import LoopSocket
 
@@ -144,3 +146,34 @@ async def test_unread_bytes_are_seen_before_the_loop_calls() -> None:
         assert found.socket.has_unread()
         assert peer.recv(10) == b"hello"
         assert not found.socket.has_unread()
+
+
+@pytest.mark.parametrize(
+    ("more", "body", "stays"),
+    [
+        (b"", b"hello", True),
+        (b"Connection: close\r\n", b"hello", False),
+        (b"Connection: close\r\n", b"hello, and what nobody asked for", False),
+    ],
+)
+async def test_a_connection_that_is_over_is_closed_and_the_loop_looks_away(
+    more: bytes, body: bytes, stays: bool
+) -> None:
+    loop = asyncio.get_running_loop()
+    near, far = socket.socketpair()
+    near.setblocking(False)
+    memory = memoryview(bytearray(5))
+    with far:
+        connection = Connection(loop, near)
+        connection.send(b"GET / HTTP/1.1\r\n\r\n", lambda head: memory)
+        number = near.fileno()
+        far.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n" + more + b"\r\n" + body)
+        await asyncio.wait_for(connection.wait(), 10)
+        assert memory == b"hello"
+        assert connection.failure is None
+        assert connection.usable == stays
+        assert (near.fileno() == number) == stays
+        # True where the loop had it still.
+        assert loop.remove_reader(number) == stays
+        connection.abort()
+        assert near.fileno() == -1
