@@ -20,7 +20,6 @@ IS_NATIVE = lib is not None
 HASHES_NATIVELY = IS_NATIVE and bool(lib.sl_has_xxh3())
 """Whether checks of the default hash are."""
 
-
 Bytes = npt.NDArray[np.uint8]
 Int64 = npt.NDArray[np.int64]
 

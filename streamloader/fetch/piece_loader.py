@@ -226,8 +226,6 @@ class PieceLoader:
     async def _verify_span(self, span: Span, ranges: Ranges) -> list[RecordFault]:
         data = self._arena.array[span.base : span.base + span.nbytes].data
         verify = partial(span.index.verify_records, ranges=ranges)
-        if span.index.is_checked_natively and span.nbytes <= _CHECK_HERE_BYTES:
-            return verify(span.first, span.count, data, span.offset)
         return await self._in_thread(verify, span.first, span.count, data, span.offset)
 
     async def _in_thread(

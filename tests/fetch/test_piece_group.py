@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 import numpy as np
@@ -202,14 +203,24 @@ async def test_a_shard_that_cannot_be_read_is_named_as_ever(tmp_path, spoil, err
             loader.close()
 
 
-async def test_a_set_flag_stops_before_the_next_piece(dataset):
+@asynccontextmanager
+async def group_reader(dataset):
+    """A reader, its arena, and what makes a piece of the first two samples in a room."""
     async with open_store(str(dataset)) as store:
         catalog = await Catalog.open(store)
         arena = Arena(1 << 20)
-        reader = GroupReader.open(catalog, arena, catalog.row_layout(), verify=True)
         index = await catalog.shard_index(0)
         parts = catalog.blocks.locate(0, 2)
-        piece = PlacedPiece(Room(0, 2, 0, 1 << 19), parts, [index])
+
+        def piece_in(base, nbytes):
+            return PlacedPiece(Room(0, 2, base, nbytes), parts, [index])
+
+        yield GroupReader.open(catalog, arena, catalog.row_layout(), verify=True), arena, piece_in
+
+
+async def test_a_set_flag_stops_before_the_next_piece(dataset):
+    async with group_reader(dataset) as (reader, arena, piece_in):
+        piece = piece_in(0, 1 << 19)
         stop = Stop()
         assert reader.read([piece, piece], stop)[1] is not None
         stop.set()
@@ -219,15 +230,9 @@ async def test_a_set_flag_stops_before_the_next_piece(dataset):
 
 
 async def test_no_memory_beyond_the_arena_is_written(dataset):
-    async with open_store(str(dataset)) as store:
-        catalog = await Catalog.open(store)
-        arena = Arena(1 << 20)
-        reader = GroupReader.open(catalog, arena, catalog.row_layout(), verify=True)
-        index = await catalog.shard_index(0)
-        parts = catalog.blocks.locate(0, 2)
+    async with group_reader(dataset) as (reader, arena, piece_in):
         for base in (arena.nbytes, arena.nbytes - 64, -64):
-            piece = PlacedPiece(Room(0, 2, base, 64), parts, [index])
-            assert reader.read([piece], Stop()) == [None]
+            assert reader.read([piece_in(base, 64)], Stop()) == [None]
 
 
 def test_groups_are_cut_by_bytes_and_keep_their_order():

@@ -9,6 +9,7 @@ from typing import Protocol
 import numpy as np
 import numpy.typing as npt
 
+from streamloader.decode.gpu.gpu_decoder import JpegEngine
 from streamloader.decode.gpu.nvjpeg import Nvjpeg
 
 #: From the first share of the time in the engines on, they are what everything else waits for, and
@@ -23,21 +24,11 @@ _WEIGHT_OF_NEW = 0.25
 _NEVER = float("inf")
 
 
-class Engine(Protocol):
+class NamedEngine(JpegEngine, Protocol):
     """See ``Nvjpeg``."""
 
     @property
     def version(self) -> str: ...
-
-    def decode(
-        self,
-        addresses: npt.NDArray[np.uint64],
-        lengths: npt.NDArray[np.uint64],
-        images: npt.NDArray[np.void],
-        stream: int,
-    ) -> None: ...
-
-    def close(self) -> None: ...
 
 
 class PacedEngine:
@@ -54,12 +45,12 @@ class PacedEngine:
 
     def __init__(
         self,
-        open_engine: Callable[[bool], Engine] = lambda pipelined: Nvjpeg(pipelined=pipelined),
+        open_engine: Callable[[bool], NamedEngine] = lambda pipelined: Nvjpeg(pipelined=pipelined),
         now_s: Callable[[], float] = time.perf_counter,
     ) -> None:
         self._open_engine = open_engine
         self._now_s = now_s
-        self._engines: dict[bool, Engine] = {False: open_engine(False)}
+        self._engines: dict[bool, NamedEngine] = {False: open_engine(False)}
         self._picture_s: dict[bool, float] = {}
         self._ended_s = 0.0
         self._unused = {False}
@@ -104,7 +95,7 @@ class PacedEngine:
         self._trial_calls -= 1
         return self._trial
 
-    def _engine(self, pipelined: bool) -> Engine:
+    def _engine(self, pipelined: bool) -> NamedEngine:
         engine = self._engines.get(pipelined)
         if engine is None:
             engine = self._engines[pipelined] = self._open_engine(pipelined)
